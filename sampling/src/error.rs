@@ -1,0 +1,16 @@
+//! What can be wrong with sampling parameters or logits.
+
+/// A parameter that was refused, or logits that cannot be sampled from.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ParamError {
+    /// A field is outside its range.
+    #[error("{field} is {value}, allowed: {allowed}")]
+    OutOfRange {
+        /// Name of the field as clients write it.
+        field: &'static str,
+        /// The value that was given.
+        value: String,
+        /// The range or set that is allowed.
+        allowed: String,
+    },
+}
