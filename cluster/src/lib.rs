@@ -1,0 +1,1 @@
+//! Membership: which workers there are.

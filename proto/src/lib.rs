@@ -1,0 +1,16 @@
+//! baton.v1 messages and their conversion to domain types.
+//!
+//! The only place where wire types turn into domain types and back. It must not know transports,
+//! engines or policies.
+
+pub mod domain;
+pub mod ids;
+
+/// Generated code of baton.v1.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications)]
+pub mod v1 {
+    tonic::include_proto!("baton.v1");
+}
+
+/// Encoded descriptors of baton.v1, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baton_descriptor.bin"));

@@ -1,0 +1,1 @@
+//! The router: admission, placement, retries, the public API.
