@@ -1,0 +1,87 @@
+//! The step between a product and an instruction set: one tile of sixteen output rows by a few tokens.
+
+use super::activations::TILE_ROWS;
+use super::format::{Format, PANEL_ROWS};
+use super::portable;
+use crate::Isa;
+
+/// Most tokens of a tile, over all instruction sets.
+pub(super) const MAX_TOKENS: usize = 12;
+
+/// Sixteen outputs of one token.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Lanes(pub(super) [f32; PANEL_ROWS]);
+
+/// Operands of an integer tile.
+///
+/// Kernels trust that `codes` and `scales` are planes of a panel of `groups` groups in the format they
+/// are called for, and that `activations` is a tile of four rows with as many blocks, followed at
+/// multiples of `stride` bytes by as many tiles as the tokens need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IntegerTile {
+    pub(super) codes: *const u8,
+    pub(super) scales: *const u8,
+    pub(super) groups: usize,
+    pub(super) activations: *const u8,
+    pub(super) stride: usize,
+}
+
+/// Operands of a float tile.
+///
+/// Kernels trust that `weights` is a panel of `columns` columns in the type they are called for, and
+/// that `activations` is a tile of four rows of as many columns, followed at multiples of `stride`
+/// values by as many tiles as the tokens need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FloatTile {
+    pub(super) weights: *const u8,
+    pub(super) columns: usize,
+    pub(super) activations: *const f32,
+    pub(super) stride: usize,
+}
+
+/// Tokens of the next tile when `left` (at least one) are left.
+pub(super) fn tile_tokens(isa: Isa, format: Format, left: usize) -> usize {
+    let _ = (isa, format);
+    left.min(TILE_ROWS)
+}
+
+/// Runs one integer tile: `out[token]` for `tokens` as [`tile_tokens`] gave them.
+///
+/// # Safety
+/// As [`IntegerTile`] states, and the instruction set is available.
+pub(super) unsafe fn integer(
+    isa: Isa,
+    format: Format,
+    tile: &IntegerTile,
+    tokens: usize,
+    out: &mut [Lanes; MAX_TOKENS],
+) {
+    let Format::Integer(width, scaling) = format else { return };
+    match isa {
+        // SAFETY: by this function's contract.
+        Isa::Portable | Isa::Avx2 | Isa::Avx512 => unsafe {
+            portable::integer(width, scaling, tile, tokens, out);
+        },
+    }
+}
+
+/// Runs one float tile.
+///
+/// # Safety
+/// As [`FloatTile`] states, and the instruction set is available.
+pub(super) unsafe fn float(
+    isa: Isa,
+    format: Format,
+    tile: &FloatTile,
+    tokens: usize,
+    out: &mut [Lanes; MAX_TOKENS],
+) {
+    let Format::Float(float) = format else { return };
+    match isa {
+        // SAFETY: by this function's contract.
+        Isa::Portable | Isa::Avx2 | Isa::Avx512 => unsafe {
+            portable::float(float, tile, tokens, out);
+        },
+    }
+}

@@ -1,0 +1,459 @@
+//! Every kernel against the file format's own definition in f64, and against every other kernel's bits.
+
+use std::ops::Range;
+
+use baton_model_file::{TensorType, dequantize};
+use half::{bf16, f16};
+
+use super::{ActivationForm, Activations, OutputView, PackError, PackedMatrix, ROW_TILE, matmul};
+use crate::Isa;
+
+const KINDS: [TensorType; 11] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q8_0,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+];
+
+/// `SplitMix64`: a seed is a whole test case.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// In -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Random blocks: any codes and small scales, finite scales of either sign.
+fn random_weights(kind: TensorType, rows: usize, columns: usize, random: &mut Random) -> Vec<u8> {
+    let blocks = rows * columns / kind.block_size();
+    let mut data = Vec::with_capacity(blocks * kind.block_bytes());
+    for _ in 0..blocks {
+        let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| random.next() as u8).collect();
+        let halves: &[usize] = match kind {
+            TensorType::F32 => {
+                block.copy_from_slice(&random.unit().to_le_bytes());
+                &[]
+            }
+            TensorType::BF16 => {
+                block.copy_from_slice(&bf16::from_f32(random.unit()).to_le_bytes());
+                &[]
+            }
+            TensorType::F16 | TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 => &[0],
+            TensorType::Q6_K => &[208],
+            _ => &[0, 2],
+        };
+        for &at in halves {
+            block[at..at + 2].copy_from_slice(&f16::from_f32(random.unit() * 0.02).to_le_bytes());
+        }
+        data.extend(block);
+    }
+    data
+}
+
+/// Rows with outliers, zero groups and different magnitudes.
+fn random_activations(rows: usize, columns: usize, random: &mut Random) -> Vec<f32> {
+    let mut values: Vec<f32> = (0..rows * columns).map(|_| random.unit()).collect();
+    for group in values.chunks_mut(32) {
+        match random.below(8) {
+            0 => group.fill(0.0),
+            1 => group[0] *= 300.0,
+            2 => group.iter_mut().for_each(|x| *x *= 1e-6),
+            3 => group.iter_mut().for_each(|x| *x = x.abs() + 1.0),
+            _ => {}
+        }
+    }
+    values
+}
+
+const BOTH: ActivationForm = ActivationForm { integer: true, float: true };
+
+struct Case {
+    kind: TensorType,
+    rows: usize,
+    columns: usize,
+    tokens: usize,
+    data: Vec<u8>,
+    packed: PackedMatrix,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn random(kind: TensorType, tokens: usize, random: &mut Random) -> Self {
+        let rows = 1 + random.below(70);
+        let columns = kind.block_size() * (1 + random.below(if kind.block_size() > 32 { 3 } else { 9 }));
+        let columns = if kind.block_size() == 1 { columns * 7 + random.below(9) } else { columns };
+        Self::shaped(kind, rows, columns, tokens, random)
+    }
+
+    fn shaped(
+        kind: TensorType,
+        rows: usize,
+        columns: usize,
+        tokens: usize,
+        random: &mut Random,
+    ) -> Self {
+        let data = random_weights(kind, rows, columns, random);
+        let packed = PackedMatrix::pack(kind, rows, columns, &data).expect("a fitting shape");
+        let x = random_activations(tokens, columns, random);
+        Self { kind, rows, columns, tokens, data, packed, x }
+    }
+
+    fn activations(&self, isa: Isa) -> Activations {
+        let form = self.packed.form();
+        let mut activations = Activations::new(self.tokens, self.columns, form);
+        activations.quantize(isa, form, 0..self.tokens, self.columns, &self.x);
+        activations
+    }
+
+    fn run(&self, isa: Isa) -> Vec<f32> {
+        run(isa, &self.packed, &self.activations(isa), self.tokens, &[0..self.rows])
+    }
+
+    fn name(&self) -> String {
+        format!("{:?} {}x{} by {}", self.kind, self.rows, self.columns, self.tokens)
+    }
+}
+
+fn run(
+    isa: Isa,
+    packed: &PackedMatrix,
+    x: &Activations,
+    tokens: usize,
+    ranges: &[Range<usize>],
+) -> Vec<f32> {
+    let stride = packed.rows() + 3;
+    let mut out = vec![f32::MIN; tokens * stride];
+    for range in ranges {
+        // SAFETY: one thread; the activations were quantised for this matrix.
+        unsafe { matmul(isa, packed, x, tokens, range.clone(), OutputView::of(&mut out, stride)) };
+    }
+    for row in out.chunks_exact(stride) {
+        assert!(row[packed.rows()..].iter().all(|x| *x == f32::MIN), "wrote past the rows");
+    }
+    out.chunks_exact(stride).flat_map(|row| row[..packed.rows()].to_vec()).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+fn dequantized(case: &Case) -> Vec<f32> {
+    let mut weights = vec![0.0; case.rows * case.columns];
+    dequantize(case.kind, &case.data, &mut weights);
+    weights
+}
+
+/// The activations as the integer form defines them, in f64.
+fn rounded(x: &[f32], integer: bool) -> Vec<f64> {
+    if !integer {
+        return x.iter().map(|x| f64::from(*x)).collect();
+    }
+    let group = |group: &[f32]| {
+        let largest = group.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let (scale, inverse) = (largest / 127.0, 127.0 / largest);
+        let value = move |x: &f32| {
+            if largest == 0.0 { 0.0 } else { f64::from(scale) * f64::from((x * inverse).round_ties_even()) }
+        };
+        group.iter().map(value).collect::<Vec<_>>()
+    };
+    x.chunks(32).flat_map(group).collect()
+}
+
+#[test]
+fn rows_come_back_exactly() {
+    let mut random = Random(1);
+    for kind in KINDS {
+        for _ in 0..8 {
+            let case = Case::random(kind, 1, &mut random);
+            let weights = dequantized(&case);
+            let mut row = vec![0.0; case.columns];
+            for (index, expected) in weights.chunks_exact(case.columns).enumerate() {
+                case.packed.dequantize_row(index, &mut row);
+                assert_eq!(row, expected, "{} row {index}", case.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn products_equal_the_integer_formula() {
+    let mut random = Random(2);
+    for isa in Isa::available() {
+        for kind in KINDS {
+            for tokens in [1, 2, 3, 5, 8, 13, 17] {
+                let case = Case::random(kind, tokens, &mut random);
+                let weights = dequantized(&case);
+                let x = rounded(&case.x, case.packed.form().integer);
+                let out = case.run(*isa);
+                for (index, &actual) in out.iter().enumerate() {
+                    let (token, row) = (index / case.rows, index % case.rows);
+                    let w = &weights[row * case.columns..][..case.columns];
+                    let x = &x[token * case.columns..][..case.columns];
+                    let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * x);
+                    let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                    // Minimums and codes cancel: allow for their size, not only the result's.
+                    let bound = 1e-5 * size + 1e-12;
+                    let error = (f64::from(actual) - sum).abs();
+                    assert!(error <= bound, "{isa:?} {}: {actual} for {sum}", case.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quantised_activations_explain_the_error() {
+    let mut random = Random(3);
+    for kind in KINDS {
+        let case = Case::random(kind, 6, &mut random);
+        let weights = dequantized(&case);
+        let out = case.run(Isa::detect());
+        for (index, &actual) in out.iter().enumerate() {
+            let (token, row) = (index / case.rows, index % case.rows);
+            let w = &weights[row * case.columns..][..case.columns];
+            let x = &case.x[token * case.columns..][..case.columns];
+            let (mut sum, mut bound) = (0.0, 1e-9);
+            for (w, x) in w.chunks(32).zip(x.chunks(32)) {
+                let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                let step = if case.packed.form().integer { f64::from(largest) / 127.0 } else { 0.0 };
+                for (w, x) in w.iter().zip(x) {
+                    let (w, x) = (f64::from(*w), f64::from(*x));
+                    sum += w * x;
+                    bound += w.abs() * (step * 0.500_01 + x.abs() * 1e-5);
+                }
+            }
+            let error = (f64::from(actual) - sum).abs();
+            assert!(error <= bound, "{}: {actual} for {sum}, bound {bound}", case.name());
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_isa_tokens_or_ranges() {
+    let mut random = Random(4);
+    for kind in KINDS {
+        for tokens in (1..=30).chain([97, 131]) {
+            let case = Case::random(kind, tokens, &mut random);
+            let reference = case.run(Isa::Portable);
+            for &isa in Isa::available() {
+                let x = case.activations(isa);
+                let mut ranges = Vec::new();
+                let mut start = 0;
+                while start < case.rows {
+                    let end = (start + 1 + random.below(40)).min(case.rows);
+                    ranges.push(start..end);
+                    start = end;
+                }
+                let split = run(isa, &case.packed, &x, tokens, &ranges);
+                assert_eq!(bits(&split), bits(&reference), "{isa:?} {} {ranges:?}", case.name());
+                let fewer = 1 + random.below(tokens);
+                let few = run(isa, &case.packed, &x, fewer, &[0..case.rows]);
+                let same = &reference[..fewer * case.rows];
+                assert_eq!(bits(&few), bits(same), "{isa:?} {} of {}", fewer, case.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_place_of_a_row() {
+    let mut random = Random(5);
+    for kind in KINDS {
+        let case = Case::random(kind, 23, &mut random);
+        for &isa in Isa::available() {
+            let all = case.run(isa);
+            for token in 0..case.tokens {
+                let form = case.packed.form();
+                let mut one = Activations::new(1, case.columns, form);
+                let values = &case.x[token * case.columns..][..case.columns];
+                one.quantize(isa, form, 0..1, case.columns, values);
+                let alone = run(isa, &case.packed, &one, 1, &[0..case.rows]);
+                let batched = &all[token * case.rows..][..case.rows];
+                assert_eq!(bits(&alone), bits(batched), "{isa:?} {} token {token}", case.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    // All codes at their largest, activations at ±127 of their scale: the worst case of every
+    // narrower intermediate sum.
+    for kind in KINDS.into_iter().filter(|kind| kind.block_size() > 1) {
+        let (rows, columns) = (16, 256);
+        let mut data = vec![0xff; rows * columns / kind.block_size() * kind.block_bytes()];
+        for (index, block) in data.chunks_exact_mut(kind.block_bytes()).enumerate() {
+            let at = if kind == TensorType::Q6_K { 208 } else { 0 };
+            block[at..at + 2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
+            match kind {
+                TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => {
+                    block[2..4].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
+                }
+                TensorType::Q8_0 => block[2..].fill([0x80, 0x7f][index % 2]),
+                _ => {}
+            }
+        }
+        let packed = PackedMatrix::pack(kind, rows, columns, &data).expect("a fitting shape");
+        let x = (0..4 * columns).map(|i| if i / columns == 1 { -3.0 } else { 3.0 }).collect();
+        let case = Case { kind, rows, columns, tokens: 4, data, packed, x };
+        let weights = dequantized(&case);
+        for &isa in Isa::available() {
+            for (index, actual) in case.run(isa).into_iter().enumerate() {
+                let (token, row) = (index / rows, index % rows);
+                let sum: f64 = weights[row * columns..][..columns].iter().map(|w| f64::from(*w)).sum();
+                let expected = if token == 1 { -3.0 * sum } else { 3.0 * sum };
+                let error = (f64::from(actual) - expected).abs();
+                assert!(error <= 1e-5 * expected.abs() + 1e-3, "{isa:?} {kind:?}: {actual} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let mut random = Random(6);
+    for kind in KINDS {
+        let mut case = Case::random(kind, 9, &mut random);
+        let clean = case.run(Isa::Portable);
+        let bad = [(1, f32::NAN), (4, f32::INFINITY), (6, f32::NEG_INFINITY)];
+        for (token, value) in bad {
+            case.x[token * case.columns + random.below(case.columns)] = value;
+        }
+        for &isa in Isa::available() {
+            let out = case.run(isa);
+            for token in 0..case.tokens {
+                let place = token * case.rows..(token + 1) * case.rows;
+                if bad.iter().any(|(bad, _)| *bad == token) {
+                    assert!(out[place].iter().all(|y| !y.is_finite()), "{isa:?} {}", case.name());
+                } else {
+                    assert_eq!(bits(&out[place.clone()]), bits(&clean[place]), "{isa:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zero_and_tiny_rows_give_zero() {
+    let mut random = Random(7);
+    for kind in KINDS.into_iter().filter(|kind| kind.block_size() > 1) {
+        let mut case = Case::random(kind, 3, &mut random);
+        case.x[..case.columns].fill(0.0);
+        case.x[case.columns..2 * case.columns].fill(f32::from_bits(1));
+        for &isa in Isa::available() {
+            let out = case.run(isa);
+            assert!(out[..2 * case.rows].iter().all(|y| *y == 0.0), "{isa:?} {}", case.name());
+        }
+    }
+}
+
+#[test]
+fn parts_of_different_kinds_share_a_matrix() {
+    let mut random = Random(8);
+    let columns = 512;
+    let cases: Vec<Case> = KINDS
+        .into_iter()
+        .map(|kind| {
+            let rows = 1 + random.below(40);
+            Case::shaped(kind, rows, columns, 7, &mut random)
+        })
+        .collect();
+    let parts: Vec<_> = cases.iter().map(|c| (c.kind, c.rows, &c.data[..])).collect();
+    let joined = PackedMatrix::pack_rows(&parts, columns).expect("fitting shapes");
+    assert_eq!(joined.form(), BOTH);
+    assert_eq!(joined.rows(), cases.iter().map(|case| case.rows).sum::<usize>());
+    for &isa in Isa::available() {
+        let x = &cases[0].x;
+        let mut activations = Activations::new(7, columns, BOTH);
+        activations.quantize(isa, BOTH, 0..7, columns, x);
+        let ranges: Vec<_> = (0..3).map(|share| joined.share(share, 3)).collect();
+        let out = run(isa, &joined, &activations, 7, &ranges);
+        let mut first = 0;
+        for case in &cases {
+            let alone = run(isa, &case.packed, &activations, 7, &[0..case.rows]);
+            for token in 0..7 {
+                let part = &out[token * joined.rows() + first..][..case.rows];
+                let expected = &alone[token * case.rows..][..case.rows];
+                assert_eq!(bits(part), bits(expected), "{isa:?} {}", case.name());
+            }
+            let mut rows = [vec![0.0; columns], vec![0.0; columns]];
+            joined.dequantize_row(first + case.rows - 1, &mut rows[0]);
+            case.packed.dequantize_row(case.rows - 1, &mut rows[1]);
+            assert_eq!(rows[0], rows[1]);
+            first += case.rows;
+        }
+    }
+}
+
+#[test]
+fn shares_cover_all_rows_in_whole_panels() {
+    let mut random = Random(9);
+    for rows in [1, 15, 16, 17, 48, 100, 576, 1000] {
+        let data = random_weights(TensorType::Q4_1, rows, 64, &mut random);
+        let packed = PackedMatrix::pack(TensorType::Q4_1, rows, 64, &data).expect("a fitting shape");
+        for shares in 1..9 {
+            let mut next = 0;
+            for share in 0..shares {
+                let range = packed.share(share, shares);
+                assert_eq!(range.start, next);
+                assert!(range.end == rows || range.end.is_multiple_of(ROW_TILE));
+                assert!(range.len() <= rows / shares + 2 * ROW_TILE);
+                next = range.end;
+            }
+            assert_eq!(next, rows);
+        }
+    }
+}
+
+#[test]
+fn packed_bytes_stay_near_the_file() {
+    let mut random = Random(10);
+    for kind in KINDS {
+        let data = random_weights(kind, 64, 1536, &mut random);
+        let packed = PackedMatrix::pack(kind, 64, 1536, &data).expect("a fitting shape");
+        let ratio = packed.bytes() as f64 / data.len() as f64;
+        assert!(ratio <= 1.1, "{kind:?}: {ratio}");
+    }
+}
+
+#[test]
+fn misfits_are_named() {
+    let pack = |rows, columns, bytes: usize| {
+        PackedMatrix::pack(TensorType::Q4_K, rows, columns, &vec![0; bytes]).map(|_| ())
+    };
+    let (rows, columns) = (0, 256);
+    assert_eq!(pack(0, 256, 0), Err(PackError::Empty { rows, columns }));
+    let kind = TensorType::Q4_K;
+    assert_eq!(pack(1, 128, 72), Err(PackError::Columns { kind, columns: 128, block: 256 }));
+    let (rows, columns, expected, actual) = (2, 256, 288, 287);
+    let length = PackError::Length { kind, rows, columns, expected, actual };
+    assert_eq!(pack(2, 256, 287), Err(length));
+    let huge = usize::MAX / 256 * 256;
+    let too_large = PackError::TooLarge { kind, rows: 64, columns: huge };
+    assert_eq!(pack(64, huge, 0), Err(too_large));
+    assert_eq!(
+        PackedMatrix::pack_rows(&[], 256).map(|_| ()),
+        Err(PackError::Empty { rows: 0, columns: 256 })
+    );
+}
