@@ -226,10 +226,22 @@ impl Fingerprint {
                 fields.push(name);
             }
         };
-        check(self.protocol_version == other.protocol_version, "protocol_version");
-        check(self.weights_digest == other.weights_digest, "weights_digest");
-        check(self.metadata_digest == other.metadata_digest, "metadata_digest");
-        check(self.tokenizer_digest == other.tokenizer_digest, "tokenizer_digest");
+        check(
+            self.protocol_version == other.protocol_version,
+            "protocol_version",
+        );
+        check(
+            self.weights_digest == other.weights_digest,
+            "weights_digest",
+        );
+        check(
+            self.metadata_digest == other.metadata_digest,
+            "metadata_digest",
+        );
+        check(
+            self.tokenizer_digest == other.tokenizer_digest,
+            "tokenizer_digest",
+        );
         check(self.kv_dtype == other.kv_dtype, "kv_dtype");
         check(self.page_size == other.page_size, "page_size");
         check(self.layers == other.layers, "layers");

@@ -30,7 +30,9 @@ impl WorkerId {
     /// Checks the pattern; `None` when it does not match.
     pub fn new(name: &str) -> Option<Self> {
         let fits = (1..=64).contains(&name.len())
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+            && name
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         fits.then(|| Self(name.to_owned()))
     }
     /// The name.
