@@ -1,0 +1,3 @@
+//! Tests over the crate's public surface.
+mod dequantize;
+mod round_trip;
