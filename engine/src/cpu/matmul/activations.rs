@@ -25,7 +25,7 @@ pub(super) const SCALED_SUMS: usize = SCALES + TILE_ROWS * 4;
 /// Offset of the four pairs of sums (2 × i16).
 pub(super) const SUMS: usize = SCALED_SUMS + TILE_ROWS * 4;
 /// Groups whose largest magnitude is below this count as zero (its reciprocal times 127 is finite).
-const TINY: f32 = 1e-30;
+pub(super) const TINY: f32 = 1e-30;
 
 /// Which forms of the activations a product reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,10 @@ impl ActivationForm {
     /// What either needs.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
-        Self { integer: self.integer || other.integer, float: self.float || other.float }
+        Self {
+            integer: self.integer || other.integer,
+            float: self.float || other.float,
+        }
     }
 }
 
@@ -108,11 +111,32 @@ impl Activations {
         columns: usize,
         values: &[f32],
     ) {
-        assert!(rows.end <= self.max_rows, "row {} of {}", rows.end, self.max_rows);
-        assert!(columns <= self.max_columns, "{columns} columns of {}", self.max_columns);
-        assert_eq!(values.len(), rows.len() * columns, "values of {} rows", rows.len());
-        assert_eq!(self.forms.union(form), self.forms, "forms that were allocated");
-        assert!(!form.integer || columns.is_multiple_of(GROUP), "{columns} columns");
+        assert!(
+            rows.end <= self.max_rows,
+            "row {} of {}",
+            rows.end,
+            self.max_rows
+        );
+        assert!(
+            columns <= self.max_columns,
+            "{columns} columns of {}",
+            self.max_columns
+        );
+        assert_eq!(
+            values.len(),
+            rows.len() * columns,
+            "values of {} rows",
+            rows.len()
+        );
+        assert_eq!(
+            self.forms.union(form),
+            self.forms,
+            "forms that were allocated"
+        );
+        assert!(
+            !form.integer || columns.is_multiple_of(GROUP),
+            "{columns} columns"
+        );
         assert!(Isa::available().contains(&isa), "{isa:?} on this machine");
         if columns == 0 {
             return;
@@ -169,7 +193,11 @@ impl Activations {
     /// `row` is in range and the form is held.
     unsafe fn integer_row(&self, row: usize) -> *mut u8 {
         // SAFETY: the tile lies inside the buffer.
-        unsafe { self.integer.pointer().add(row / TILE_ROWS * self.integer_stride) }
+        unsafe {
+            self.integer
+                .pointer()
+                .add(row / TILE_ROWS * self.integer_stride)
+        }
     }
 
     /// # Safety
@@ -187,19 +215,31 @@ impl Activations {
     }
 }
 
+/// One quantised group of one row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Quantized {
+    pub(super) codes: [i8; GROUP],
+    pub(super) scale: f32,
+    /// Sums of the first and the last sixteen codes.
+    pub(super) halves: [i16; 2],
+}
+
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
 /// `tile` has room for `values.len() / GROUP` blocks, this lane is the caller's alone, and the
 /// instruction set is available.
 unsafe fn quantize_row(isa: Isa, values: &[f32], tile: *mut u8, lane: usize) {
-    for (group, values) in values.chunks_exact(GROUP).enumerate() {
-        let mut codes = [0; GROUP];
-        let (scale, halves) = match isa {
-            Isa::Portable | Isa::Avx2 | Isa::Avx512 => quantize_group(values, &mut codes),
-        };
-        // SAFETY: inside the block of this group.
-        unsafe { store(tile.add(group * BLOCK_BYTES), lane, &codes, scale, halves) };
+    match isa {
+        // SAFETY: by the contract, as in all arms.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { super::avx512::quantize_row(values, tile, lane) },
+        _ => {
+            for (group, values) in values.chunks_exact(GROUP).enumerate() {
+                // SAFETY: inside the block of this group.
+                unsafe { store(tile.add(group * BLOCK_BYTES), lane, &quantize_group(values)) };
+            }
+        }
     }
 }
 
@@ -207,34 +247,52 @@ unsafe fn quantize_row(isa: Isa, values: &[f32], tile: *mut u8, lane: usize) {
 ///
 /// # Safety
 /// `block` has `BLOCK_BYTES` bytes, of which this lane's are the caller's alone.
-unsafe fn store(block: *mut u8, lane: usize, codes: &[i8; GROUP], scale: f32, halves: [i16; 2]) {
-    let sum = i32::from(halves[0]) + i32::from(halves[1]);
+#[inline]
+pub(super) unsafe fn store(block: *mut u8, lane: usize, group: &Quantized) {
+    let sum = i32::from(group.halves[0]) + i32::from(group.halves[1]);
     // SAFETY: all offsets are below `BLOCK_BYTES`; four-byte values are aligned, as blocks are
     // multiples of 16 bytes from an aligned start.
     unsafe {
-        block.add(lane * GROUP).cast::<[i8; GROUP]>().write(*codes);
-        block.add(SCALES + lane * 4).cast::<f32>().write(scale);
-        block.add(SCALED_SUMS + lane * 4).cast::<f32>().write(scale * sum as f32);
-        block.add(SUMS + lane * 4).cast::<[i16; 2]>().write(halves);
+        block
+            .add(lane * GROUP)
+            .cast::<[i8; GROUP]>()
+            .write(group.codes);
+        block
+            .add(SCALES + lane * 4)
+            .cast::<f32>()
+            .write(group.scale);
+        block
+            .add(SCALED_SUMS + lane * 4)
+            .cast::<f32>()
+            .write(group.scale * sum as f32);
+        block
+            .add(SUMS + lane * 4)
+            .cast::<[i16; 2]>()
+            .write(group.halves);
     }
 }
 
-/// Codes, scale and the sums of both halves of one group.
-fn quantize_group(values: &[f32], codes: &mut [i8; GROUP]) -> (f32, [i16; 2]) {
+/// Codes, scale and sums of one group.
+fn quantize_group(values: &[f32]) -> Quantized {
     // As integers, magnitudes order like floats, with infinities and NaN above everything finite.
-    let largest = values.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+    let largest = values
+        .iter()
+        .fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
+    let mut group = Quantized {
+        codes: [0; GROUP],
+        scale: 0.0,
+        halves: [0; 2],
+    };
     let largest = f32::from_bits(largest);
     if !largest.is_finite() {
-        return (f32::NAN, [0; 2]);
+        group.scale = f32::NAN;
+    } else if largest >= TINY {
+        group.scale = largest / 127.0;
+        let inverse = 127.0 / largest;
+        for (at, (code, value)) in group.codes.iter_mut().zip(values).enumerate() {
+            *code = (value * inverse).round_ties_even() as i8;
+            group.halves[at / 16] += i16::from(*code);
+        }
     }
-    if largest < TINY {
-        return (0.0, [0; 2]);
-    }
-    let inverse = 127.0 / largest;
-    let mut halves = [0; 2];
-    for (at, (code, value)) in codes.iter_mut().zip(values).enumerate() {
-        *code = (value * inverse).round_ties_even() as i8;
-        halves[at / 16] += i16::from(*code);
-    }
-    (largest / 127.0, halves)
+    group
 }

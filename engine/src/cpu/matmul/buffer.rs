@@ -24,7 +24,9 @@ impl Buffer {
         let layout = Self::layout(bytes);
         // SAFETY: the layout has a non-zero size.
         let pointer = unsafe { alloc_zeroed(layout) };
-        let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let Some(pointer) = NonNull::new(pointer) else {
+            handle_alloc_error(layout)
+        };
         Self { pointer, bytes }
     }
 

@@ -169,7 +169,10 @@ impl Width {
             tile.copy_from_slice(codes);
             return;
         }
-        for (line, pair) in tile.chunks_exact_mut(LINE).zip(codes.chunks_exact(2 * LINE)) {
+        for (line, pair) in tile
+            .chunks_exact_mut(LINE)
+            .zip(codes.chunks_exact(2 * LINE))
+        {
             let (even, odd) = pair.split_at(LINE);
             for ((packed, even), odd) in line.iter_mut().zip(even).zip(odd) {
                 *packed = (even & 15) | ((odd & 15) << 4);
@@ -197,7 +200,10 @@ impl Width {
             codes.copy_from_slice(tile);
             return;
         }
-        for (pair, line) in codes.chunks_exact_mut(2 * LINE).zip(tile.chunks_exact(LINE)) {
+        for (pair, line) in codes
+            .chunks_exact_mut(2 * LINE)
+            .zip(tile.chunks_exact(LINE))
+        {
             let (even, odd) = pair.split_at_mut(LINE);
             for ((even, odd), packed) in even.iter_mut().zip(odd).zip(line) {
                 *even = packed & 15;
@@ -234,15 +240,27 @@ impl Scaling {
     pub(super) const fn place(self, group: usize) -> ScalePlace {
         let (block, within) = (group / SUPER_GROUPS, group % SUPER_GROUPS);
         match self {
-            Self::Offset(_) => ScalePlace { block: group * 32, group: group * 32 },
-            Self::Minimum => ScalePlace { block: group * 64, group: group * 64 },
+            Self::Offset(_) => ScalePlace {
+                block: group * 32,
+                group: group * 32,
+            },
+            Self::Minimum => ScalePlace {
+                block: group * 64,
+                group: group * 64,
+            },
             Self::SuperMinimum => {
                 let start = block * (64 + SUPER_GROUPS * 32);
-                ScalePlace { block: start, group: start + 64 + within * 32 }
+                ScalePlace {
+                    block: start,
+                    group: start + 64 + within * 32,
+                }
             }
             Self::SuperHalves => {
                 let start = block * (32 + SUPER_GROUPS * 32);
-                ScalePlace { block: start, group: start + 32 + within * 32 }
+                ScalePlace {
+                    block: start,
+                    group: start + 32 + within * 32,
+                }
             }
         }
     }
@@ -264,15 +282,27 @@ impl Scaling {
         let second = |plane: &[u8]| half_at(&plane[place.block + 32..], row);
         let (s, m) = (plane[place.group + row], plane[place.group + 16 + row]);
         match self {
-            Self::Offset(_) => RowScale { halves: [d, d], bias: 0.0 },
-            Self::Minimum => RowScale { halves: [d, d], bias: second(plane) },
+            Self::Offset(_) => RowScale {
+                halves: [d, d],
+                bias: 0.0,
+            },
+            Self::Minimum => RowScale {
+                halves: [d, d],
+                bias: second(plane),
+            },
             Self::SuperMinimum => {
                 let scale = d * f32::from(s);
-                RowScale { halves: [scale, scale], bias: -(second(plane) * f32::from(m)) }
+                RowScale {
+                    halves: [scale, scale],
+                    bias: -(second(plane) * f32::from(m)),
+                }
             }
             Self::SuperHalves => {
                 let scale = |s: u8| d * f32::from(s as i8);
-                RowScale { halves: [scale(s), scale(m)], bias: 0.0 }
+                RowScale {
+                    halves: [scale(s), scale(m)],
+                    bias: 0.0,
+                }
             }
         }
     }

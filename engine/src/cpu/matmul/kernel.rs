@@ -1,6 +1,8 @@
 //! The step between a product and an instruction set: one tile of sixteen output rows by a few tokens.
 
 use super::activations::TILE_ROWS;
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 use super::format::{Format, PANEL_ROWS};
 use super::portable;
 use crate::Isa;
@@ -41,9 +43,15 @@ pub(super) struct FloatTile {
 }
 
 /// Tokens of the next tile when `left` (at least one) are left.
-pub(super) fn tile_tokens(isa: Isa, format: Format, left: usize) -> usize {
-    let _ = (isa, format);
-    left.min(TILE_ROWS)
+pub(super) fn tile_tokens(isa: Isa, left: usize) -> usize {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => {
+            let fits = avx512::TOKENS.into_iter().find(|tokens| *tokens <= left);
+            fits.unwrap_or(1)
+        }
+        _ => left.min(TILE_ROWS),
+    }
 }
 
 /// Runs one integer tile: `out[token]` for `tokens` as [`tile_tokens`] gave them.
@@ -57,12 +65,14 @@ pub(super) unsafe fn integer(
     tokens: usize,
     out: &mut [Lanes; MAX_TOKENS],
 ) {
-    let Format::Integer(width, scaling) = format else { return };
+    let Format::Integer(width, scaling) = format else {
+        return;
+    };
     match isa {
-        // SAFETY: by this function's contract.
-        Isa::Portable | Isa::Avx2 | Isa::Avx512 => unsafe {
-            portable::integer(width, scaling, tile, tokens, out);
-        },
+        // SAFETY: by this function's contract, as in all arms.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { avx512::integer(width, scaling, tile, tokens, out) },
+        _ => unsafe { portable::integer(width, scaling, tile, tokens, out) },
     }
 }
 
@@ -79,9 +89,9 @@ pub(super) unsafe fn float(
 ) {
     let Format::Float(float) = format else { return };
     match isa {
-        // SAFETY: by this function's contract.
-        Isa::Portable | Isa::Avx2 | Isa::Avx512 => unsafe {
-            portable::float(float, tile, tokens, out);
-        },
+        // SAFETY: by this function's contract, as in all arms.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { avx512::float(float, tile, tokens, out) },
+        _ => unsafe { portable::float(float, tile, tokens, out) },
     }
 }

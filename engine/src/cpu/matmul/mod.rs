@@ -9,6 +9,8 @@
 #![allow(unsafe_code)] // Vector kernels, and outputs that several threads write in disjoint parts.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod buffer;
 mod format;
 mod kernel;

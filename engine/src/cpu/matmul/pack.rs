@@ -26,7 +26,14 @@ pub(super) fn pack_panel(kind: TensorType, columns: usize, rows: &[&[u8]], panel
             for (group, tile) in tiles.enumerate() {
                 pack_tile(kind, width, group, rows, tile);
                 for (row, bytes) in rows.iter().enumerate() {
-                    pack_scales(kind, scaling, group, block_of(kind, bytes, group), row, scales);
+                    pack_scales(
+                        kind,
+                        scaling,
+                        group,
+                        block_of(kind, bytes, group),
+                        row,
+                        scales,
+                    );
                 }
             }
         }
@@ -71,7 +78,9 @@ fn group_codes(kind: TensorType, block: &[u8], within: usize) -> [u8; GROUP] {
                 ((low[i] >> (4 * (quarter / 2))) & 15) | (((high[i] >> (2 * quarter)) & 3) << 4)
             })
         }
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => unreachable!("floats have no codes"),
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {
+            unreachable!("floats have no codes")
+        }
     }
 }
 
@@ -97,7 +106,10 @@ fn scale_and_minimum(packed: &[u8], at: usize) -> (u8, u8) {
         (packed[at] & 63, packed[at + 4] & 63)
     } else {
         let low = packed[at + 4];
-        ((low & 15) | ((packed[at - 4] >> 6) << 4), (low >> 4) | ((packed[at] >> 6) << 4))
+        (
+            (low & 15) | ((packed[at - 4] >> 6) << 4),
+            (low >> 4) | ((packed[at] >> 6) << 4),
+        )
     }
 }
 
@@ -110,7 +122,11 @@ fn pack_scales(
     plane: &mut [u8],
 ) {
     let place = scaling.place(group);
-    let d = if kind == TensorType::Q6_K { &block[208..210] } else { &block[..2] };
+    let d = if kind == TensorType::Q6_K {
+        &block[208..210]
+    } else {
+        &block[..2]
+    };
     plane[place.block + row * 2..][..2].copy_from_slice(d);
     if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
         plane[place.block + 32 + row * 2..][..2].copy_from_slice(&block[2..4]);

@@ -107,17 +107,31 @@ impl PackedMatrix {
             check(kind, part_rows, columns, data)?;
             let format = Format::of(kind);
             let panel_bytes = format.panel_bytes(columns);
-            segments.push(Segment { format, rows: rows..rows + part_rows, start: bytes, panel_bytes });
+            segments.push(Segment {
+                format,
+                rows: rows..rows + part_rows,
+                start: bytes,
+                panel_bytes,
+            });
             rows += part_rows;
             bytes += part_rows.div_ceil(PANEL_ROWS) * panel_bytes;
             if bytes > MAX_BYTES {
-                return Err(PackError::TooLarge { kind, rows, columns });
+                return Err(PackError::TooLarge {
+                    kind,
+                    rows,
+                    columns,
+                });
             }
         }
         if rows == 0 {
             return Err(PackError::Empty { rows, columns });
         }
-        let mut matrix = Self { rows, columns, segments, data: Buffer::new(bytes) };
+        let mut matrix = Self {
+            rows,
+            columns,
+            segments,
+            data: Buffer::new(bytes),
+        };
         for (segment, &(kind, _, data)) in matrix.segments.iter().zip(parts) {
             let target = &mut matrix.data.as_mut_slice()[segment.start..];
             let row_bytes = columns / kind.block_size() * kind.block_bytes();
@@ -151,10 +165,20 @@ impl PackedMatrix {
 
     /// The forms of activations that a product with this matrix reads.
     pub fn form(&self) -> ActivationForm {
-        self.segments.iter().fold(ActivationForm::default(), |form, segment| match segment.format {
-            Format::Integer(..) => ActivationForm { integer: true, ..form },
-            Format::Float(_) => ActivationForm { float: true, ..form },
-        })
+        self.segments
+            .iter()
+            .fold(ActivationForm::default(), |form, segment| {
+                match segment.format {
+                    Format::Integer(..) => ActivationForm {
+                        integer: true,
+                        ..form
+                    },
+                    Format::Float(_) => ActivationForm {
+                        float: true,
+                        ..form
+                    },
+                }
+            })
     }
 
     /// The `share`-th of `shares` ranges of output rows that together cover all, whole panels each, of
@@ -166,13 +190,21 @@ impl PackedMatrix {
         assert!(share < shares, "share {share} of {shares}");
         let edge = |part: usize| {
             let goal = (self.bytes() as u128 * part as u128 / shares as u128) as usize;
-            let last = self.segments.iter().rev().find(|segment| segment.start <= goal);
+            let last = self
+                .segments
+                .iter()
+                .rev()
+                .find(|segment| segment.start <= goal);
             last.map_or(0, |segment| {
                 let panels = (goal - segment.start + segment.panel_bytes / 2) / segment.panel_bytes;
                 (segment.rows.start + panels * ROW_TILE).min(segment.rows.end)
             })
         };
-        edge(share)..if share + 1 == shares { self.rows } else { edge(share + 1) }
+        edge(share)..if share + 1 == shares {
+            self.rows
+        } else {
+            edge(share + 1)
+        }
     }
 
     /// Writes the exact values of one row (as f32, like the file's own definition of its types).
@@ -181,8 +213,13 @@ impl PackedMatrix {
     /// If `row` is out of range or `out` is not `columns` long.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.columns, "columns of a row");
-        let segment = self.segments.iter().find(|segment| segment.rows.contains(&row));
-        let Some(segment) = segment else { panic!("row {row} of {}", self.rows) };
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| segment.rows.contains(&row));
+        let Some(segment) = segment else {
+            panic!("row {row} of {}", self.rows)
+        };
         let place = row - segment.rows.start;
         let (panel, lane) = (place / PANEL_ROWS, place % PANEL_ROWS);
         // SAFETY: a packed matrix is never written again.
@@ -220,7 +257,10 @@ impl PackedMatrix {
     pub(super) unsafe fn panel(&self, segment: &Segment, panel: usize) -> (*const u8, *const u8) {
         // SAFETY: inside the buffer by the contract.
         unsafe {
-            let codes = self.data.pointer().add(segment.start + panel * segment.panel_bytes);
+            let codes = self
+                .data
+                .pointer()
+                .add(segment.start + panel * segment.panel_bytes);
             (codes, codes.add(segment.format.code_bytes(self.columns)))
         }
     }
@@ -236,15 +276,31 @@ fn check(kind: TensorType, rows: usize, columns: usize, data: &[u8]) -> Result<(
     }
     let block = kind.block_size();
     if !columns.is_multiple_of(block) {
-        return Err(PackError::Columns { kind, columns, block });
+        return Err(PackError::Columns {
+            kind,
+            columns,
+            block,
+        });
     }
-    let too_large = PackError::TooLarge { kind, rows, columns };
+    let too_large = PackError::TooLarge {
+        kind,
+        rows,
+        columns,
+    };
     let row_bytes = (columns / block).checked_mul(kind.block_bytes());
     let expected = row_bytes.and_then(|row| row.checked_mul(rows));
-    let expected = expected.filter(|bytes| *bytes <= MAX_BYTES - LINE).ok_or(too_large)?;
+    let expected = expected
+        .filter(|bytes| *bytes <= MAX_BYTES - LINE)
+        .ok_or(too_large)?;
     if data.len() != expected {
         let actual = data.len();
-        return Err(PackError::Length { kind, rows, columns, expected, actual });
+        return Err(PackError::Length {
+            kind,
+            rows,
+            columns,
+            expected,
+            actual,
+        });
     }
     Ok(())
 }

@@ -30,8 +30,14 @@ pub(super) unsafe fn integer(
         // SAFETY: the panel has `groups` tiles, the activations as many blocks.
         let (packed, block) = unsafe {
             let packed = tile.codes.add(group * width.tile_bytes());
-            let block = tile.activations.add(group * BLOCK_BYTES).cast::<[u8; BLOCK_BYTES]>();
-            (std::slice::from_raw_parts(packed, width.tile_bytes()), &*block)
+            let block = tile
+                .activations
+                .add(group * BLOCK_BYTES)
+                .cast::<[u8; BLOCK_BYTES]>();
+            (
+                std::slice::from_raw_parts(packed, width.tile_bytes()),
+                &*block,
+            )
         };
         width.unpack(packed, &mut codes);
         let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(plane, group, row));
@@ -66,7 +72,10 @@ pub(super) unsafe fn integer(
 /// Integer dot products of sixteen rows with one token, by half group.
 fn dots(codes: &[u8; TILE_CODES], x: &[u8]) -> [[i32; PANEL_ROWS]; 2] {
     let mut halves = [[0; PANEL_ROWS]; 2];
-    let quads = codes.chunks_exact(LINE).zip(x.chunks_exact(QUAD)).enumerate();
+    let quads = codes
+        .chunks_exact(LINE)
+        .zip(x.chunks_exact(QUAD))
+        .enumerate();
     for (quad, (line, x)) in quads {
         let x: [i32; QUAD] = core::array::from_fn(|i| i32::from(x[i] as i8));
         let sums = &mut halves[quad / 4];
@@ -99,7 +108,13 @@ pub(super) unsafe fn float(float: Float, tile: &FloatTile, tokens: usize, out: &
         // SAFETY: the panel has `columns` columns of sixteen values, the tile as many of four.
         let (weights, x) = unsafe {
             let weights = std::slice::from_raw_parts(tile.weights.add(column * size), size);
-            (weights, &*tile.activations.add(column * TILE_ROWS).cast::<[f32; TILE_ROWS]>())
+            (
+                weights,
+                &*tile
+                    .activations
+                    .add(column * TILE_ROWS)
+                    .cast::<[f32; TILE_ROWS]>(),
+            )
         };
         let weights: [f32; PANEL_ROWS] = core::array::from_fn(|row| float.value(weights, row));
         for (chain, x) in chains[column % 2].iter_mut().zip(x).take(tokens) {

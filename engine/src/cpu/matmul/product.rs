@@ -33,13 +33,23 @@ impl<'a> OutputView<'a> {
     /// # Safety
     /// `base` is valid for writes of `rows × row_stride` values for `'a`.
     pub unsafe fn new(base: *mut f32, row_stride: usize, rows: usize) -> Self {
-        Self { base, row_stride, rows, lifetime: PhantomData }
+        Self {
+            base,
+            row_stride,
+            rows,
+            lifetime: PhantomData,
+        }
     }
 
     /// A view of a whole slice.
     pub fn of(values: &'a mut [f32], row_stride: usize) -> Self {
         let rows = values.len().checked_div(row_stride).unwrap_or(0);
-        Self { base: values.as_mut_ptr(), row_stride, rows, lifetime: PhantomData }
+        Self {
+            base: values.as_mut_ptr(),
+            row_stride,
+            rows,
+            lifetime: PhantomData,
+        }
     }
 }
 
@@ -62,11 +72,33 @@ pub unsafe fn matmul(
     out: OutputView<'_>,
 ) {
     assert!(Isa::available().contains(&isa), "{isa:?} on this machine");
-    assert!(tokens <= x.max_rows() && tokens <= out.rows, "{tokens} tokens of {}", out.rows);
-    assert!(output_rows.end <= weights.rows(), "row {} of {}", output_rows.end, weights.rows());
-    assert!(output_rows.end <= out.row_stride, "row {} of {}", output_rows.end, out.row_stride);
-    assert!(weights.columns() <= x.max_columns(), "{} columns", weights.columns());
-    assert!(x.holds(weights.form()), "activations in {:?}", weights.form());
+    assert!(
+        tokens <= x.max_rows() && tokens <= out.rows,
+        "{tokens} tokens of {}",
+        out.rows
+    );
+    assert!(
+        output_rows.end <= weights.rows(),
+        "row {} of {}",
+        output_rows.end,
+        weights.rows()
+    );
+    assert!(
+        output_rows.end <= out.row_stride,
+        "row {} of {}",
+        output_rows.end,
+        out.row_stride
+    );
+    assert!(
+        weights.columns() <= x.max_columns(),
+        "{} columns",
+        weights.columns()
+    );
+    assert!(
+        x.holds(weights.form()),
+        "activations in {:?}",
+        weights.form()
+    );
     for segment in weights.segments() {
         let start = output_rows.start.max(segment.rows.start);
         let end = output_rows.end.min(segment.rows.end);
@@ -103,19 +135,30 @@ unsafe fn run_segment(
         let wanted = rows.start.max(first_row)..rows.end.min(first_row + PANEL_ROWS);
         let mut token = tokens.start;
         while token < tokens.end {
-            let count = kernel::tile_tokens(isa, segment.format, tokens.end - token);
+            let count = kernel::tile_tokens(isa, tokens.end - token);
             let columns = weights.columns();
             // SAFETY: the panel's planes; activation tiles from `token` (a multiple of the tile) on.
             unsafe {
                 if let Format::Integer(..) = segment.format {
                     let activations = x.integer_tile(token / TILE_ROWS);
                     let (groups, stride) = (columns / GROUP, x.integer_stride());
-                    let tile = IntegerTile { codes, scales, groups, activations, stride };
+                    let tile = IntegerTile {
+                        codes,
+                        scales,
+                        groups,
+                        activations,
+                        stride,
+                    };
                     kernel::integer(isa, segment.format, &tile, count, &mut lanes);
                 } else {
                     let activations = x.float_tile(token / TILE_ROWS);
                     let stride = x.float_stride();
-                    let tile = FloatTile { weights: codes, columns, activations, stride };
+                    let tile = FloatTile {
+                        weights: codes,
+                        columns,
+                        activations,
+                        stride,
+                    };
                     kernel::float(isa, segment.format, &tile, count, &mut lanes);
                 }
             }

@@ -49,7 +49,9 @@ fn random_weights(kind: TensorType, rows: usize, columns: usize, random: &mut Ra
     let blocks = rows * columns / kind.block_size();
     let mut data = Vec::with_capacity(blocks * kind.block_bytes());
     for _ in 0..blocks {
-        let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| random.next() as u8).collect();
+        let mut block: Vec<u8> = (0..kind.block_bytes())
+            .map(|_| random.next() as u8)
+            .collect();
         let halves: &[usize] = match kind {
             TensorType::F32 => {
                 block.copy_from_slice(&random.unit().to_le_bytes());
@@ -86,7 +88,10 @@ fn random_activations(rows: usize, columns: usize, random: &mut Random) -> Vec<f
     values
 }
 
-const BOTH: ActivationForm = ActivationForm { integer: true, float: true };
+const BOTH: ActivationForm = ActivationForm {
+    integer: true,
+    float: true,
+};
 
 struct Case {
     kind: TensorType,
@@ -101,8 +106,13 @@ struct Case {
 impl Case {
     fn random(kind: TensorType, tokens: usize, random: &mut Random) -> Self {
         let rows = 1 + random.below(70);
-        let columns = kind.block_size() * (1 + random.below(if kind.block_size() > 32 { 3 } else { 9 }));
-        let columns = if kind.block_size() == 1 { columns * 7 + random.below(9) } else { columns };
+        let columns =
+            kind.block_size() * (1 + random.below(if kind.block_size() > 32 { 3 } else { 9 }));
+        let columns = if kind.block_size() == 1 {
+            columns * 7 + random.below(9)
+        } else {
+            columns
+        };
         Self::shaped(kind, rows, columns, tokens, random)
     }
 
@@ -116,7 +126,15 @@ impl Case {
         let data = random_weights(kind, rows, columns, random);
         let packed = PackedMatrix::pack(kind, rows, columns, &data).expect("a fitting shape");
         let x = random_activations(tokens, columns, random);
-        Self { kind, rows, columns, tokens, data, packed, x }
+        Self {
+            kind,
+            rows,
+            columns,
+            tokens,
+            data,
+            packed,
+            x,
+        }
     }
 
     fn activations(&self, isa: Isa) -> Activations {
@@ -127,11 +145,20 @@ impl Case {
     }
 
     fn run(&self, isa: Isa) -> Vec<f32> {
-        run(isa, &self.packed, &self.activations(isa), self.tokens, &[0..self.rows])
+        run(
+            isa,
+            &self.packed,
+            &self.activations(isa),
+            self.tokens,
+            &[0..self.rows],
+        )
     }
 
     fn name(&self) -> String {
-        format!("{:?} {}x{} by {}", self.kind, self.rows, self.columns, self.tokens)
+        format!(
+            "{:?} {}x{} by {}",
+            self.kind, self.rows, self.columns, self.tokens
+        )
     }
 }
 
@@ -146,12 +173,26 @@ fn run(
     let mut out = vec![f32::MIN; tokens * stride];
     for range in ranges {
         // SAFETY: one thread; the activations were quantised for this matrix.
-        unsafe { matmul(isa, packed, x, tokens, range.clone(), OutputView::of(&mut out, stride)) };
+        unsafe {
+            matmul(
+                isa,
+                packed,
+                x,
+                tokens,
+                range.clone(),
+                OutputView::of(&mut out, stride),
+            )
+        };
     }
     for row in out.chunks_exact(stride) {
-        assert!(row[packed.rows()..].iter().all(|x| *x == f32::MIN), "wrote past the rows");
+        assert!(
+            row[packed.rows()..].iter().all(|x| *x == f32::MIN),
+            "wrote past the rows"
+        );
     }
-    out.chunks_exact(stride).flat_map(|row| row[..packed.rows()].to_vec()).collect()
+    out.chunks_exact(stride)
+        .flat_map(|row| row[..packed.rows()].to_vec())
+        .collect()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -170,10 +211,16 @@ fn rounded(x: &[f32], integer: bool) -> Vec<f64> {
         return x.iter().map(|x| f64::from(*x)).collect();
     }
     let group = |group: &[f32]| {
-        let largest = group.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let largest = group
+            .iter()
+            .fold(0.0_f32, |largest, x| largest.max(x.abs()));
         let (scale, inverse) = (largest / 127.0, 127.0 / largest);
         let value = move |x: &f32| {
-            if largest == 0.0 { 0.0 } else { f64::from(scale) * f64::from((x * inverse).round_ties_even()) }
+            if largest == 0.0 {
+                0.0
+            } else {
+                f64::from(scale) * f64::from((x * inverse).round_ties_even())
+            }
         };
         group.iter().map(value).collect::<Vec<_>>()
     };
@@ -215,7 +262,11 @@ fn products_equal_the_integer_formula() {
                     // Minimums and codes cancel: allow for their size, not only the result's.
                     let bound = 1e-5 * size + 1e-12;
                     let error = (f64::from(actual) - sum).abs();
-                    assert!(error <= bound, "{isa:?} {}: {actual} for {sum}", case.name());
+                    assert!(
+                        error <= bound,
+                        "{isa:?} {}: {actual} for {sum}",
+                        case.name()
+                    );
                 }
             }
         }
@@ -236,7 +287,11 @@ fn quantised_activations_explain_the_error() {
             let (mut sum, mut bound) = (0.0, 1e-9);
             for (w, x) in w.chunks(32).zip(x.chunks(32)) {
                 let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-                let step = if case.packed.form().integer { f64::from(largest) / 127.0 } else { 0.0 };
+                let step = if case.packed.form().integer {
+                    f64::from(largest) / 127.0
+                } else {
+                    0.0
+                };
                 for (w, x) in w.iter().zip(x) {
                     let (w, x) = (f64::from(*w), f64::from(*x));
                     sum += w * x;
@@ -244,7 +299,11 @@ fn quantised_activations_explain_the_error() {
                 }
             }
             let error = (f64::from(actual) - sum).abs();
-            assert!(error <= bound, "{}: {actual} for {sum}, bound {bound}", case.name());
+            assert!(
+                error <= bound,
+                "{}: {actual} for {sum}, bound {bound}",
+                case.name()
+            );
         }
     }
 }
@@ -266,11 +325,22 @@ fn bits_do_not_depend_on_isa_tokens_or_ranges() {
                     start = end;
                 }
                 let split = run(isa, &case.packed, &x, tokens, &ranges);
-                assert_eq!(bits(&split), bits(&reference), "{isa:?} {} {ranges:?}", case.name());
+                assert_eq!(
+                    bits(&split),
+                    bits(&reference),
+                    "{isa:?} {} {ranges:?}",
+                    case.name()
+                );
                 let fewer = 1 + random.below(tokens);
                 let few = run(isa, &case.packed, &x, fewer, &[0..case.rows]);
                 let same = &reference[..fewer * case.rows];
-                assert_eq!(bits(&few), bits(same), "{isa:?} {} of {}", fewer, case.name());
+                assert_eq!(
+                    bits(&few),
+                    bits(same),
+                    "{isa:?} {} of {}",
+                    fewer,
+                    case.name()
+                );
             }
         }
     }
@@ -290,7 +360,12 @@ fn bits_do_not_depend_on_the_place_of_a_row() {
                 one.quantize(isa, form, 0..1, case.columns, values);
                 let alone = run(isa, &case.packed, &one, 1, &[0..case.rows]);
                 let batched = &all[token * case.rows..][..case.rows];
-                assert_eq!(bits(&alone), bits(batched), "{isa:?} {} token {token}", case.name());
+                assert_eq!(
+                    bits(&alone),
+                    bits(batched),
+                    "{isa:?} {} token {token}",
+                    case.name()
+                );
             }
         }
     }
@@ -315,16 +390,32 @@ fn extreme_codes_do_not_saturate() {
             }
         }
         let packed = PackedMatrix::pack(kind, rows, columns, &data).expect("a fitting shape");
-        let x = (0..4 * columns).map(|i| if i / columns == 1 { -3.0 } else { 3.0 }).collect();
-        let case = Case { kind, rows, columns, tokens: 4, data, packed, x };
+        let x = (0..4 * columns)
+            .map(|i| if i / columns == 1 { -3.0 } else { 3.0 })
+            .collect();
+        let case = Case {
+            kind,
+            rows,
+            columns,
+            tokens: 4,
+            data,
+            packed,
+            x,
+        };
         let weights = dequantized(&case);
         for &isa in Isa::available() {
             for (index, actual) in case.run(isa).into_iter().enumerate() {
                 let (token, row) = (index / rows, index % rows);
-                let sum: f64 = weights[row * columns..][..columns].iter().map(|w| f64::from(*w)).sum();
+                let sum: f64 = weights[row * columns..][..columns]
+                    .iter()
+                    .map(|w| f64::from(*w))
+                    .sum();
                 let expected = if token == 1 { -3.0 * sum } else { 3.0 * sum };
                 let error = (f64::from(actual) - expected).abs();
-                assert!(error <= 1e-5 * expected.abs() + 1e-3, "{isa:?} {kind:?}: {actual} {expected}");
+                assert!(
+                    error <= 1e-5 * expected.abs() + 1e-3,
+                    "{isa:?} {kind:?}: {actual} {expected}"
+                );
             }
         }
     }
@@ -345,7 +436,11 @@ fn what_is_not_finite_stays_in_its_row() {
             for token in 0..case.tokens {
                 let place = token * case.rows..(token + 1) * case.rows;
                 if bad.iter().any(|(bad, _)| *bad == token) {
-                    assert!(out[place].iter().all(|y| !y.is_finite()), "{isa:?} {}", case.name());
+                    assert!(
+                        out[place].iter().all(|y| !y.is_finite()),
+                        "{isa:?} {}",
+                        case.name()
+                    );
                 } else {
                     assert_eq!(bits(&out[place.clone()]), bits(&clean[place]), "{isa:?}");
                 }
@@ -363,7 +458,11 @@ fn zero_and_tiny_rows_give_zero() {
         case.x[case.columns..2 * case.columns].fill(f32::from_bits(1));
         for &isa in Isa::available() {
             let out = case.run(isa);
-            assert!(out[..2 * case.rows].iter().all(|y| *y == 0.0), "{isa:?} {}", case.name());
+            assert!(
+                out[..2 * case.rows].iter().all(|y| *y == 0.0),
+                "{isa:?} {}",
+                case.name()
+            );
         }
     }
 }
@@ -379,10 +478,16 @@ fn parts_of_different_kinds_share_a_matrix() {
             Case::shaped(kind, rows, columns, 7, &mut random)
         })
         .collect();
-    let parts: Vec<_> = cases.iter().map(|c| (c.kind, c.rows, &c.data[..])).collect();
+    let parts: Vec<_> = cases
+        .iter()
+        .map(|c| (c.kind, c.rows, &c.data[..]))
+        .collect();
     let joined = PackedMatrix::pack_rows(&parts, columns).expect("fitting shapes");
     assert_eq!(joined.form(), BOTH);
-    assert_eq!(joined.rows(), cases.iter().map(|case| case.rows).sum::<usize>());
+    assert_eq!(
+        joined.rows(),
+        cases.iter().map(|case| case.rows).sum::<usize>()
+    );
     for &isa in Isa::available() {
         let x = &cases[0].x;
         let mut activations = Activations::new(7, columns, BOTH);
@@ -411,7 +516,8 @@ fn shares_cover_all_rows_in_whole_panels() {
     let mut random = Random(9);
     for rows in [1, 15, 16, 17, 48, 100, 576, 1000] {
         let data = random_weights(TensorType::Q4_1, rows, 64, &mut random);
-        let packed = PackedMatrix::pack(TensorType::Q4_1, rows, 64, &data).expect("a fitting shape");
+        let packed =
+            PackedMatrix::pack(TensorType::Q4_1, rows, 64, &data).expect("a fitting shape");
         for shares in 1..9 {
             let mut next = 0;
             for share in 0..shares {
@@ -445,15 +551,35 @@ fn misfits_are_named() {
     let (rows, columns) = (0, 256);
     assert_eq!(pack(0, 256, 0), Err(PackError::Empty { rows, columns }));
     let kind = TensorType::Q4_K;
-    assert_eq!(pack(1, 128, 72), Err(PackError::Columns { kind, columns: 128, block: 256 }));
+    assert_eq!(
+        pack(1, 128, 72),
+        Err(PackError::Columns {
+            kind,
+            columns: 128,
+            block: 256
+        })
+    );
     let (rows, columns, expected, actual) = (2, 256, 288, 287);
-    let length = PackError::Length { kind, rows, columns, expected, actual };
+    let length = PackError::Length {
+        kind,
+        rows,
+        columns,
+        expected,
+        actual,
+    };
     assert_eq!(pack(2, 256, 287), Err(length));
     let huge = usize::MAX / 256 * 256;
-    let too_large = PackError::TooLarge { kind, rows: 64, columns: huge };
+    let too_large = PackError::TooLarge {
+        kind,
+        rows: 64,
+        columns: huge,
+    };
     assert_eq!(pack(64, huge, 0), Err(too_large));
     assert_eq!(
         PackedMatrix::pack_rows(&[], 256).map(|_| ()),
-        Err(PackError::Empty { rows: 0, columns: 256 })
+        Err(PackError::Empty {
+            rows: 0,
+            columns: 256
+        })
     );
 }
