@@ -1,0 +1,48 @@
+# The two commands of the README are `make demo` and `make test`; everything else is a part of them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CACHE ?= $(or $(BATON_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/baton)
+export BATON_CACHE := $(CACHE)
+PROMPT ?= What is the capital of France? Answer in one sentence.
+LISTEN ?= 127.0.0.1:7070
+RELEASE := target/release/baton
+
+.PHONY: help demo serve test check unit soak release setup
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:
+	@scripts/setup.sh build
+
+release: setup ## build the optimised binary
+	cargo build --release --bin baton
+
+demo: release ## build, start router + prefill + decode, answer one chat prompt, stop
+	@scripts/demo.sh $(RELEASE) "$$(scripts/fetch-model.sh)" "$(PROMPT)"
+
+serve: release ## the same, but keep serving on LISTEN until Ctrl-C
+	@model=$$(scripts/fetch-model.sh) && exec $(RELEASE) up --model "$$model" --listen $(LISTEN)
+
+check: ## formatting, lints, licences, wire format
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	PATH="$(CACHE)/venv/bin:$$PATH" cargo deny --all-features --offline check licenses bans sources
+	"$(CACHE)/venv/bin/buf" lint proto
+
+unit:
+	cargo build --workspace --all-targets
+	BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --workspace
+
+test: ## set up, then every check and test
+	@scripts/setup.sh test
+	@scripts/fetch-model.sh >/dev/null
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory unit
+
+soak: ## the long loops in full
+	@scripts/setup.sh test
+	@scripts/fetch-model.sh >/dev/null
+	BATON_SOAK=1 BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --workspace

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs what the build and the tests need on a Debian machine with Rust and Python, once.
+#   scripts/setup.sh build   compiler of .proto files and a virtual environment with the model's fetcher
+#   scripts/setup.sh test    the above, etcd, and the tools of tests/python/requirements.txt
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-build}
+cache=${BATON_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baton}
+mkdir -p "$cache"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+missing=()
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v c++ >/dev/null || missing+=(g++)
+command -v protoc >/dev/null || missing+=(protobuf-compiler)
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+[ "$what" = test ] && { command -v etcd >/dev/null || missing+=(etcd-server); }
+if [ ${#missing[@]} -gt 0 ]; then
+    say "installing Debian packages: ${missing[*]}"
+    sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
+    command -v apt-get >/dev/null || { say "no apt-get here: install these yourself, then run again: ${missing[*]}"; exit 1; }
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+command -v cargo >/dev/null || { say "cargo is not on PATH: install Rust 1.90 or newer first"; exit 1; }
+
+venv=$cache/venv
+[ -x "$venv/bin/pip" ] || { say "making a virtual environment in $venv"; python3 -m venv "$venv"; }
+if [ "$what" = test ] && ! cmp -s tests/python/requirements.txt "$venv/requirements.done"; then
+    say "installing the test tools"
+    "$venv/bin/pip" install -q --disable-pip-version-check -r tests/python/requirements.txt
+    cp tests/python/requirements.txt "$venv/requirements.done"
+fi
