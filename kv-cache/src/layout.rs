@@ -52,7 +52,10 @@ pub struct KvLayout {
 impl KvLayout {
     /// Bytes of one (layer, page) piece.
     pub const fn piece_bytes(&self) -> usize {
-        2 * self.kv_heads as usize * self.page_size as usize * self.head_dim as usize * self.dtype.bytes()
+        2 * self.kv_heads as usize
+            * self.page_size as usize
+            * self.head_dim as usize
+            * self.dtype.bytes()
     }
     /// Bytes of one page over all layers.
     pub const fn page_bytes(&self) -> usize {
