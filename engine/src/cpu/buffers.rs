@@ -1,0 +1,78 @@
+//! Working memory of an engine, allocated once for its largest step.
+//!
+//! It must not know which operation uses what when.
+
+use baton_model_file::ModelConfig;
+
+use super::{
+    attention,
+    lanes::LANES,
+    matmul::{ActivationForm, Activations},
+    shared_rows::Rows,
+    threads::PerThread,
+};
+
+/// Rows of all tokens of a step, and working memory of each thread.
+pub(super) struct Buffers {
+    /// Residual stream: tokens × hidden.
+    pub(super) stream: Rows,
+    /// Last product, to be added to the stream: tokens × hidden.
+    pub(super) product: Rows,
+    /// Q, K and V: tokens × (heads + 2 KV heads) × head width.
+    pub(super) heads: Rows,
+    /// Results of attention: tokens × heads × head width.
+    pub(super) attended: Rows,
+    /// Gate, then up: tokens × 2 × intermediate.
+    pub(super) gate_up: Rows,
+    /// Cosines, then sines, of each token's position.
+    pub(super) rotations: Rows,
+    /// Input of the next product.
+    pub(super) activations: Activations,
+    /// Wanted rows × vocabulary, without padding.
+    pub(super) logits: Vec<f32>,
+    /// Of each thread.
+    pub(super) scratch: PerThread<Scratch>,
+}
+
+/// Working memory of one thread.
+pub(super) struct Scratch {
+    /// One row of the widest input of a product, in whole vectors.
+    pub(super) row: Vec<f32>,
+    /// One head before and after its norm, in whole vectors; padding is zero.
+    pub(super) head: [Vec<f32>; 2],
+    /// For attention.
+    pub(super) attention: attention::Scratch,
+}
+
+impl Buffers {
+    pub(super) fn new(
+        config: &ModelConfig,
+        forms: ActivationForm,
+        max_tokens: usize,
+        max_logits: usize,
+        threads: usize,
+    ) -> Self {
+        let size = |value: u32| value as usize;
+        let (hidden, intermediate) = (size(config.hidden), size(config.intermediate));
+        let (queries, width) = (size(config.heads * config.head_dim), size(config.head_dim));
+        let heads = size((config.heads + 2 * config.kv_heads) * config.head_dim);
+        let widest = hidden.max(intermediate).max(queries);
+        let padded = |width: usize| vec![0.0; width.next_multiple_of(LANES)];
+        let group = size(config.heads / config.kv_heads);
+        Self {
+            stream: Rows::new(max_tokens, hidden),
+            product: Rows::new(max_tokens, hidden),
+            heads: Rows::new(max_tokens, heads),
+            attended: Rows::new(max_tokens, queries),
+            gate_up: Rows::new(max_tokens, 2 * intermediate),
+            rotations: Rows::new(max_tokens, size(config.rope.dimensions)),
+            activations: Activations::new(max_tokens.max(max_logits), widest, forms),
+            logits: vec![0.0; max_logits * size(config.vocabulary)],
+            scratch: PerThread::new(threads, || Scratch {
+                row: padded(widest),
+                head: [padded(width), padded(width)],
+                attention: attention::Scratch::new(width, group),
+            }),
+        }
+    }
+}

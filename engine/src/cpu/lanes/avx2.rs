@@ -1,0 +1,138 @@
+//! Two 256-bit registers: lanes 0 to 7 and 8 to 15.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// Two registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Lanes(__m256, __m256);
+
+// SAFETY of every block below: values of this type exist only in functions compiled with AVX2 and
+// FMA (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
+impl Lanes for Avx2Lanes {
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        // SAFETY: see above.
+        let eight = unsafe { _mm256_set1_ps(value) };
+        Self(eight, eight)
+    }
+    #[inline(always)]
+    unsafe fn load(source: *const f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_loadu_ps(source), _mm256_loadu_ps(source.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, target: *mut f32) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(target, self.0);
+            _mm256_storeu_ps(target.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self) {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_loadu_si256(source.cast());
+            let high = _mm256_loadu_si256(source.add(16).cast());
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let first = |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+            let second = |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, mask));
+            (Self(first(low), first(high)), Self(second(low), second(high)))
+        }
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_div_ps(self.0, other.0), _mm256_div_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn fma(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_fmadd_ps(self.0, factor.0, addend.0),
+                _mm256_fmadd_ps(self.1, factor.1, addend.1),
+            )
+        }
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
+    }
+    #[inline(always)]
+    fn where_less(self, value: Self, limit: Self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0);
+            let high = _mm256_cmp_ps::<_CMP_LT_OQ>(value.1, limit.1);
+            Self(_mm256_blendv_ps(other.0, self.0, low), _mm256_blendv_ps(other.1, self.1, high))
+        }
+    }
+    #[inline(always)]
+    fn first(self, count: usize, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let count = _mm256_set1_epi32(count.min(16) as i32);
+            let low = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            let high = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15));
+            Self(
+                _mm256_blendv_ps(other.0, self.0, _mm256_castsi256_ps(low)),
+                _mm256_blendv_ps(other.1, self.1, _mm256_castsi256_ps(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn scale_by_power(self, shifted: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let scale = |value, shifted| {
+                let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), exponent))
+            };
+            Self(scale(self.0, shifted.0), scale(self.1, shifted.1))
+        }
+    }
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let eight = _mm256_add_ps(self.0, self.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let eight = _mm256_max_ps(self.0, self.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One 512-bit register.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// A register.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Lanes(__m512);
+
+// SAFETY of every block below: values of this type exist only in functions compiled with AVX-512
+// F, BW, VL and DQ (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
+impl Lanes for Avx512Lanes {
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+    #[inline(always)]
+    unsafe fn load(source: *const f32) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_loadu_ps(source) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, target: *mut f32) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(target, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self) {
+        // SAFETY: see above.
+        unsafe {
+            let pairs = _mm512_loadu_si512(source.cast());
+            let first = _mm512_slli_epi32::<16>(pairs);
+            let second = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (Self(_mm512_castsi512_ps(first)), Self(_mm512_castsi512_ps(second)))
+        }
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_div_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn fma(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, addend.0) })
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_min_ps(self.0, other.0) })
+    }
+    #[inline(always)]
+    fn where_less(self, value: Self, limit: Self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(value.0, limit.0);
+            Self(_mm512_mask_blend_ps(less, other.0, self.0))
+        }
+    }
+    #[inline(always)]
+    fn first(self, count: usize, other: Self) -> Self {
+        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        // SAFETY: see above.
+        Self(unsafe { _mm512_mask_blend_ps(mask, other.0, self.0) })
+    }
+    #[inline(always)]
+    fn scale_by_power(self, shifted: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted.0));
+            let bits = _mm512_add_epi32(_mm512_castps_si512(self.0), exponent);
+            Self(_mm512_castsi512_ps(bits))
+        }
+    }
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let high = _mm512_extractf32x8_ps::<1>(self.0);
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), high);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let high = _mm512_extractf32x8_ps::<1>(self.0);
+            let eight = _mm256_max_ps(_mm512_castps512_ps256(self.0), high);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+}

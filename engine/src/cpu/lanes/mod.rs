@@ -1,0 +1,130 @@
+//! Sixteen f32 lanes, the one vector that every floating-point kernel is written over.
+//!
+//! A kernel is written once, generic over [`Lanes`], and compiled for each instruction set. All
+//! implementations do the same IEEE operations in the same order (fused multiply-add where it says
+//! so, one fixed tree for sums), so all give the same bits. Kernels' shapes are not its business.
+#![allow(unsafe_code)] // Wraps vector instructions.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2Lanes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512Lanes;
+pub(crate) use portable::PortableLanes;
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// A vector of [`LANES`] f32 values.
+///
+/// # Safety of use
+/// Values may exist only in code compiled with the instruction set's target features (or any, for
+/// the portable one); [`crate::cpu::dispatch`] is the only door. Methods on pointers need what they
+/// name.
+pub(crate) trait Lanes: Copy {
+    /// All lanes `value`.
+    fn splat(value: f32) -> Self;
+    /// Sixteen values from memory.
+    ///
+    /// # Safety
+    /// `source` points to 16 readable values; no alignment needed.
+    unsafe fn load(source: *const f32) -> Self;
+    /// Sixteen values to memory.
+    ///
+    /// # Safety
+    /// `target` points to 16 writable values; no alignment needed.
+    unsafe fn store(self, target: *mut f32);
+    /// Sixteen pairs of bf16: the first and second of each pair, as f32.
+    ///
+    /// # Safety
+    /// `source` points to 32 readable values; no alignment needed.
+    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self);
+    /// `self + other`.
+    fn add(self, other: Self) -> Self;
+    /// `self - other`.
+    fn sub(self, other: Self) -> Self;
+    /// `self * other`.
+    fn mul(self, other: Self) -> Self;
+    /// `self / other`.
+    fn div(self, other: Self) -> Self;
+    /// `self * factor + addend`, rounded once.
+    fn fma(self, factor: Self, addend: Self) -> Self;
+    /// `if self > other { self } else { other }`: `other` where a lane is not a number.
+    fn max(self, other: Self) -> Self;
+    /// `if self < other { self } else { other }`: `other` where a lane is not a number.
+    fn min(self, other: Self) -> Self;
+    /// Lanes of `self` where `value < limit`, else lanes of `other`.
+    fn where_less(self, value: Self, limit: Self, other: Self) -> Self;
+    /// Lanes of `self` below `count`, else lanes of `other`.
+    fn first(self, count: usize, other: Self) -> Self;
+    /// `self * 2^n` by exponent arithmetic, where `shifted` is `n + 1.5 * 2^23` as f32; the result
+    /// must be a normal number.
+    fn scale_by_power(self, shifted: Self) -> Self;
+    /// Sum over the lanes: halves added, then halves of that, and so on.
+    fn sum(self) -> f32;
+    /// Largest lane, in the same tree.
+    fn largest(self) -> f32;
+
+    /// `e^self`, within 2 units in the last place; exactly 0 below -87.33, finite up to 88.3 and
+    /// held there above; not-a-number stays so.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer.
+        let low = Self::splat(-87.336_54);
+        // `min` and `max` return their right operand for not-a-number.
+        let x = Self::splat(88.3).min(low.max(self));
+        let shifted = x.fma(Self::splat(std::f32::consts::LOG2_E), Self::splat(SHIFT));
+        let n = shifted.sub(Self::splat(SHIFT));
+        // ln 2 in two parts, the first with few enough bits that n times it is exact.
+        let r = n.fma(Self::splat(-0.693_359_375), x);
+        let r = n.fma(Self::splat(2.121_944_4e-4), r);
+        let mut p = Self::splat(1.987_569_1e-4);
+        for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+            p = p.fma(r, Self::splat(coefficient));
+        }
+        let p = p.fma(r.mul(r), r).add(Self::splat(1.0));
+        Self::splat(0.0).where_less(self, low, p.scale_by_power(shifted))
+    }
+}
+
+/// Runs `$body` once for each instruction set's vector type and picks by `$isa`.
+///
+/// `lanes_kernel!(fn name(isa)(args) = body::<V>)` defines `unsafe fn name(isa: Isa, args)`.
+macro_rules! lanes_kernel {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis unsafe fn $name(isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's promise, and the features are enabled here.
+                unsafe { $body::<$crate::cpu::lanes::Avx2Lanes>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's promise, and the features are enabled here.
+                unsafe { $body::<$crate::cpu::lanes::Avx512Lanes>($($arg),*) }
+            }
+            // SAFETY: the caller's promise; `isa` was checked against the machine at construction.
+            unsafe {
+                match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::Isa::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::Isa::Avx512 => avx512($($arg),*),
+                    _ => $body::<$crate::cpu::lanes::PortableLanes>($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(crate) use lanes_kernel;

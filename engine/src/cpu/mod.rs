@@ -1,0 +1,24 @@
+//! The CPU backend: packed weights, the step over a KV region, and the kernels of its operations.
+//!
+//! Every result is the same bits on every instruction set, thread count and batch. Knows nothing of
+//! networks, requests or scheduling.
+
+mod attention;
+mod buffers;
+mod elementwise;
+mod engine;
+mod lanes;
+mod mathematics;
+pub mod matmul;
+mod memory;
+mod model;
+mod operations;
+mod pages;
+mod plan;
+mod rope;
+mod shared_rows;
+mod threads;
+
+pub use engine::CpuEngine;
+pub use memory::anonymous_memory;
+pub use model::CpuModel;

@@ -1,0 +1,305 @@
+//! The fused operations of a step over its buffers, each divided into tasks for the threads.
+//!
+//! How work is divided never shows in a result: every task computes whole rows, whole outputs of a
+//! product, or whole query rows. Which operations run in which order is the model's business.
+#![allow(unsafe_code)] // Tasks of one operation write disjoint parts of shared rows.
+
+use std::ops::Range;
+
+use super::{
+    attention::{self, Query},
+    buffers::Buffers,
+    elementwise,
+    matmul::{OutputView, PackedMatrix, ROW_TILE, TOKEN_TILE, matmul},
+    model::CpuModel,
+    pages::Pages,
+    plan::{Plan, Row},
+    shared_rows::SharedRows,
+    threads::Threads,
+};
+use crate::{
+    Batch, Isa,
+    model::{HeadParts, Operations},
+};
+
+/// Tasks per thread of an evenly divisible operation: few enough to cost nothing, enough that a
+/// thread that lost its processor for a moment leaves the rest to the others.
+const TASKS_PER_THREAD: usize = 4;
+
+/// One step's view of the engine.
+pub(super) struct CpuOperations<'a> {
+    model: &'a CpuModel,
+    pages: &'a Pages,
+    isa: Isa,
+    batch: &'a Batch<'a>,
+    plan: &'a Plan,
+    threads: &'a mut Threads,
+    buffers: &'a mut Buffers,
+    /// The last product is still to be added to the stream.
+    pending: bool,
+}
+
+impl<'a> CpuOperations<'a> {
+    pub(super) fn new(
+        model: &'a CpuModel,
+        pages: &'a Pages,
+        isa: Isa,
+        batch: &'a Batch<'a>,
+        plan: &'a Plan,
+        threads: &'a mut Threads,
+        buffers: &'a mut Buffers,
+    ) -> Self {
+        Self { model, pages, isa, batch, plan, threads, buffers, pending: false }
+    }
+}
+
+impl Operations for CpuOperations<'_> {
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+
+    fn embed(&mut self, embedding: &PackedMatrix) {
+        let (rows, rotations) = (&self.plan.rows, &self.model.rotations);
+        let stream = self.buffers.stream.share();
+        let tables = self.buffers.rotations.share();
+        for_rows(self.threads, rows.len(), |_, range| {
+            for (at, row) in range.clone().zip(&rows[range]) {
+                // SAFETY: each row belongs to one task.
+                let (stream, table) = unsafe { (stream.row_mut(at), tables.row_mut(at)) };
+                embedding.dequantize_row(row.token as usize, &mut stream[..embedding.columns()]);
+                rotations.fill(row.position, &mut table[..2 * rotations.pairs()]);
+            }
+        });
+        self.pending = false;
+    }
+
+    fn norm(&mut self, weight: &Vec<f32>, next: &PackedMatrix) {
+        let (isa, epsilon, pending) = (self.isa, self.model.config.norm_eps, self.pending);
+        let columns = next.columns();
+        let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
+        let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
+        for_rows(self.threads, self.plan.rows.len(), |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let out = unsafe { &mut scratch.get(thread).row };
+            for at in range {
+                // SAFETY: each row belongs to one task; the product is not written now.
+                unsafe {
+                    let product = pending.then(|| product.row(at));
+                    elementwise::add_and_norm(isa, stream.row_mut(at), product, weight, columns, epsilon, out);
+                    activations.quantize_rows(isa, next.form(), at..at + 1, columns, &out[..columns]);
+                }
+            }
+        });
+        self.pending = false;
+    }
+
+    fn project_heads(&mut self, qkv: &PackedMatrix) {
+        let tokens = self.plan.rows.len();
+        let heads = self.buffers.heads.share();
+        multiply(self.threads, self.isa, qkv, &self.buffers.activations, tokens, heads);
+    }
+
+    fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Vec<f32>>) {
+        let heads = self.buffers.heads.share();
+        let tables = self.buffers.rotations.share();
+        let scratch = &self.buffers.scratch;
+        let store = HeadStore { model: self.model, pages: self.pages, isa: self.isa, layer, parts };
+        let rows = &self.plan.rows;
+        for_rows(self.threads, rows.len(), |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let scratch = unsafe { &mut scratch.get(thread).head };
+            for (at, row) in range.clone().zip(&rows[range]) {
+                // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are
+                // not written now.
+                unsafe { store.row(row, heads.row_mut(at), tables.row(at), scratch) };
+            }
+        });
+    }
+
+    fn attend(&mut self, layer: u32, next: &PackedMatrix) {
+        let (config, isa, pages) = (&self.model.config, self.isa, self.pages);
+        let (kv_heads, width) = (config.kv_heads as usize, config.head_dim as usize);
+        let group = config.heads as usize / kv_heads;
+        let heads = self.buffers.heads.share();
+        let attended = self.buffers.attended.share();
+        let scratch = &self.buffers.scratch;
+        let (tasks, slices) = (&self.plan.tasks, self.batch.slices);
+        self.threads.run(tasks.len() * kv_heads, |thread, index| {
+            let (task, kv_head) = (tasks[index / kv_heads], index % kv_heads);
+            let first = kv_head * group * width;
+            // SAFETY: each task writes its own rows' heads; queries and pages are not written now,
+            // and the plan has checked that the page table covers the positions.
+            unsafe {
+                let query = Query {
+                    pages: slices[task.slice].pages,
+                    layer,
+                    kv_head,
+                    group,
+                    position: task.position,
+                    tokens: task.tokens,
+                    queries: heads.row(task.row)[first..].as_ptr(),
+                    query_stride: heads.stride(),
+                    out: attended.base().add(task.row * attended.stride() + first),
+                    out_stride: attended.stride(),
+                };
+                attention::attend(isa, pages, &query, &mut scratch.get(thread).attention);
+            }
+        });
+        let activations = &self.buffers.activations;
+        let columns = next.columns();
+        for_rows(self.threads, self.plan.rows.len(), |_, range| {
+            for at in range {
+                // SAFETY: each row belongs to one task; results are not written now.
+                unsafe {
+                    let row = &attended.row(at)[..columns];
+                    activations.quantize_rows(isa, next.form(), at..at + 1, columns, row);
+                }
+            }
+        });
+    }
+
+    fn project(&mut self, weights: &PackedMatrix) {
+        let tokens = self.plan.rows.len();
+        let product = self.buffers.product.share();
+        multiply(self.threads, self.isa, weights, &self.buffers.activations, tokens, product);
+        self.pending = true;
+    }
+
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+        let (isa, tokens, columns) = (self.isa, self.plan.rows.len(), down.columns());
+        let halves = self.buffers.gate_up.share();
+        let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
+        multiply(self.threads, isa, gate_up, activations, tokens, halves);
+        for_rows(self.threads, tokens, |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let out = unsafe { &mut scratch.get(thread).row };
+            for at in range {
+                // SAFETY: each row of the activations belongs to one task; halves are not written now.
+                unsafe {
+                    let row = halves.row(at);
+                    elementwise::gate(isa, row, &row[columns..], columns, out);
+                    activations.quantize_rows(isa, down.form(), at..at + 1, columns, &out[..columns]);
+                }
+            }
+        });
+        self.project(down);
+    }
+
+    fn logits(&mut self, norm: &Vec<f32>, output: &PackedMatrix) {
+        let (isa, epsilon, columns) = (self.isa, self.model.config.norm_eps, output.columns());
+        let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
+        let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
+        let (wanted, pending) = (&self.plan.logits, self.pending);
+        for_rows(self.threads, wanted.len(), |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let out = unsafe { &mut scratch.get(thread).row };
+            for at in range {
+                // SAFETY: slices end in different rows, so each row belongs to one task.
+                unsafe {
+                    let stream = stream.row_mut(wanted[at]);
+                    let product = pending.then(|| product.row(wanted[at]));
+                    elementwise::add_and_norm(isa, stream, product, norm, columns, epsilon, out);
+                    activations.quantize_rows(isa, output.form(), at..at + 1, columns, &out[..columns]);
+                }
+            }
+        });
+        let vocabulary = output.rows();
+        let logits = &mut self.buffers.logits[..wanted.len() * vocabulary];
+        let out = OutputView::of(logits, vocabulary);
+        multiply_into(self.threads, isa, output, activations, wanted.len(), out);
+    }
+}
+
+/// Q, K and V of single tokens on their way to rotated queries and pages.
+struct HeadStore<'a> {
+    model: &'a CpuModel,
+    pages: &'a Pages,
+    isa: Isa,
+    layer: u32,
+    parts: &'a HeadParts<Vec<f32>>,
+}
+
+impl HeadStore<'_> {
+    /// Finishes the queries in `heads` in place and writes K and V into the row's slot.
+    ///
+    /// # Safety
+    /// The row's slot belongs to the caller alone.
+    unsafe fn row(&self, row: &Row, heads: &mut [f32], table: &[f32], scratch: &mut [Vec<f32>; 2]) {
+        let config = &self.model.config;
+        let (width, kv_heads) = (config.head_dim as usize, config.kv_heads as usize);
+        let queries = config.heads as usize * width;
+        let heads = &mut heads[..queries + 2 * kv_heads * width];
+        if let HeadParts::Bias(bias) = self.parts {
+            heads.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        }
+        let (queries, keys_values) = heads.split_at_mut(queries);
+        let (keys, values) = keys_values.split_at_mut(kv_heads * width);
+        let table = &table[..2 * self.model.rotations.pairs()];
+        let scale = 1.0 / (width as f32).sqrt();
+        for query in queries.chunks_exact_mut(width) {
+            if let HeadParts::Norms { query: weight, .. } = self.parts {
+                self.norm(query, weight, scratch);
+            }
+            self.model.rotations.rotate(table, query);
+            query.iter_mut().for_each(|value| *value *= scale);
+        }
+        for (head, key) in keys.chunks_exact_mut(width).enumerate() {
+            if let HeadParts::Norms { key: weight, .. } = self.parts {
+                self.norm(key, weight, scratch);
+            }
+            self.model.rotations.rotate(table, key);
+            let value = &values[head * width..][..width];
+            // SAFETY: the caller's promise.
+            unsafe { self.pages.write(self.layer, (row.page, row.slot), head, key, value) };
+        }
+    }
+
+    fn norm(&self, head: &mut [f32], weight: &[f32], [input, out]: &mut [Vec<f32>; 2]) {
+        let epsilon = self.model.config.norm_eps;
+        input[..head.len()].copy_from_slice(head);
+        elementwise::add_and_norm(self.isa, input, None, weight, head.len(), epsilon, out);
+        head.copy_from_slice(&out[..head.len()]);
+    }
+}
+
+/// Divides `rows` rows among the threads in whole tiles of activations.
+fn for_rows(threads: &mut Threads, rows: usize, body: impl Fn(usize, Range<usize>) + Sync) {
+    let many = rows.div_ceil(threads.count() * TASKS_PER_THREAD).next_multiple_of(TOKEN_TILE);
+    threads.run(rows.div_ceil(many.max(1)), |thread, task| {
+        body(thread, task * many..rows.min((task + 1) * many));
+    });
+}
+
+/// `out` = `weights` × activations of the first `tokens` rows.
+fn multiply(
+    threads: &mut Threads,
+    isa: Isa,
+    weights: &PackedMatrix,
+    activations: &super::matmul::Activations,
+    tokens: usize,
+    out: SharedRows<'_>,
+) {
+    // SAFETY: the rows are writable and this operation's own.
+    let out = unsafe { OutputView::new(out.base(), out.stride(), out.rows()) };
+    multiply_into(threads, isa, weights, activations, tokens, out);
+}
+
+/// As [`multiply`], into a view.
+fn multiply_into(
+    threads: &mut Threads,
+    isa: Isa,
+    weights: &PackedMatrix,
+    activations: &super::matmul::Activations,
+    tokens: usize,
+    out: OutputView<'_>,
+) {
+    let rows = weights.rows();
+    let many = rows.div_ceil(threads.count() * TASKS_PER_THREAD).next_multiple_of(ROW_TILE);
+    let tasks = if tokens == 0 { 0 } else { rows.div_ceil(many) };
+    threads.run(tasks, |_, task| {
+        let outputs = task * many..rows.min((task + 1) * many);
+        // SAFETY: each task has its own outputs; the activations are not written now, and were
+        // quantised for these weights by the operation before.
+        unsafe { matmul(isa, weights, activations, tokens, outputs, out) };
+    });
+}
+

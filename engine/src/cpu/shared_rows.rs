@@ -1,0 +1,83 @@
+//! A matrix of f32 that the tasks of one operation fill together, each its own part.
+//!
+//! It must not know what the rows mean.
+#![allow(unsafe_code)] // Threads write disjoint parts of one allocation.
+
+use std::marker::PhantomData;
+
+use super::lanes::LANES;
+
+/// Owned rows, zeroed, each padded to whole vectors, with one spare vector at the end.
+pub(crate) struct Rows {
+    values: Vec<f32>,
+    stride: usize,
+}
+
+/// Rows lent to the tasks of one operation.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedRows<'a> {
+    base: *mut f32,
+    rows: usize,
+    stride: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: access goes through unsafe methods whose callers keep threads apart.
+unsafe impl Send for SharedRows<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for SharedRows<'_> {}
+
+impl Rows {
+    /// `rows` rows of at least `columns` values.
+    pub(crate) fn new(rows: usize, columns: usize) -> Self {
+        let stride = columns.next_multiple_of(LANES);
+        Self { values: vec![0.0; rows * stride + LANES], stride }
+    }
+
+    /// Lends the rows to tasks.
+    pub(crate) fn share(&mut self) -> SharedRows<'_> {
+        SharedRows {
+            base: self.values.as_mut_ptr(),
+            rows: (self.values.len() - LANES) / self.stride.max(1),
+            stride: self.stride,
+            lifetime: PhantomData,
+        }
+    }
+}
+
+impl<'a> SharedRows<'a> {
+    /// First value.
+    pub(crate) fn base(self) -> *mut f32 {
+        self.base
+    }
+
+    /// Values from one row to the next.
+    pub(crate) fn stride(self) -> usize {
+        self.stride
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// A row and the [`LANES`] values after it (vector loads may run over the end).
+    ///
+    /// # Safety
+    /// Nobody writes these values for as long as the slice lives.
+    pub(crate) unsafe fn row(self, row: usize) -> &'a [f32] {
+        assert!(row < self.rows);
+        // SAFETY: in bounds (the allocation ends with a spare vector), unwritten by promise.
+        unsafe { std::slice::from_raw_parts(self.base.add(row * self.stride), self.stride + LANES) }
+    }
+
+    /// A row, to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes this row for as long as the slice lives.
+    pub(crate) unsafe fn row_mut(self, row: usize) -> &'a mut [f32] {
+        assert!(row < self.rows);
+        // SAFETY: in bounds, exclusive by promise.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.stride) }
+    }
+}

@@ -1,0 +1,96 @@
+//! What each family of models computes, written once over a handful of fused operations.
+//!
+//! A family is one file: which parts its layers have, and in which order they run. It must not know
+//! how a backend keeps weights or divides work.
+
+mod layer;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use baton_model_file::Architecture;
+
+pub(crate) use layer::{HeadParts, LayerWeights};
+
+/// All weights in a backend's form: matrices `M`, vectors `V`.
+pub(crate) struct Weights<M, V> {
+    /// Token embedding: vocabulary × hidden.
+    pub(crate) embedding: M,
+    /// Layers, first to last.
+    pub(crate) layers: Vec<LayerWeights<M, V>>,
+    /// Last norm.
+    pub(crate) norm: V,
+    /// Output matrix; `None` if it is the embedding.
+    pub(crate) output: Option<M>,
+}
+
+/// Where a family's loader gets tensors from, by canonical name.
+pub(crate) trait WeightSource {
+    /// A backend's matrix.
+    type Matrix;
+    /// A backend's vector.
+    type Vector;
+    /// What can go wrong.
+    type Error;
+    /// One matrix whose outputs are those of the named tensors, in order.
+    fn matrix(&mut self, names: &[String]) -> Result<Self::Matrix, Self::Error>;
+    /// One vector that is the named tensors, in order.
+    fn vector(&mut self, names: &[String]) -> Result<Self::Vector, Self::Error>;
+}
+
+/// Fused operations over the tokens of one step. Each hands its result to the next: the residual
+/// stream, the normed input of the next product, the heads and the last product are the backend's.
+pub(crate) trait Operations {
+    /// A backend's matrix.
+    type Matrix;
+    /// A backend's vector.
+    type Vector;
+    /// Stream = embedding of each token; prepares rotations of each position.
+    fn embed(&mut self, embedding: &Self::Matrix);
+    /// Stream += last product; input of `next` = norm of the stream.
+    fn norm(&mut self, weight: &Self::Vector, next: &Self::Matrix);
+    /// Heads = Q, K and V of the input.
+    fn project_heads(&mut self, qkv: &Self::Matrix);
+    /// Applies `parts` to the heads, rotates Q and K, writes K and V into the pages.
+    fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Self::Vector>);
+    /// Input of `next` = attention of Q over the pages.
+    fn attend(&mut self, layer: u32, next: &Self::Matrix);
+    /// Last product = `weights` × input.
+    fn project(&mut self, weights: &Self::Matrix);
+    /// Last product = `down` × (silu(gate) · up), where `gate_up` × input is gate, then up.
+    fn gated_mlp(&mut self, gate_up: &Self::Matrix, down: &Self::Matrix);
+    /// Logits = `output` × norm of (stream + last product), of the requested rows alone.
+    fn logits(&mut self, norm: &Self::Vector, output: &Self::Matrix);
+}
+
+/// Loads the weights of a model of `layers` layers.
+pub(crate) fn load<S: WeightSource>(
+    architecture: Architecture,
+    layers: u32,
+    tied: bool,
+    source: &mut S,
+) -> Result<Weights<S::Matrix, S::Vector>, S::Error> {
+    let parts = match architecture {
+        Architecture::Llama => llama::head_parts,
+        Architecture::Qwen2 => qwen2::head_parts,
+        Architecture::Qwen3 => qwen3::head_parts,
+    };
+    let embedding = source.matrix(&["model.embed_tokens.weight".into()])?;
+    let layers = (0..layers).map(|index| layer::load(source, index, parts)).collect::<Result<_, _>>()?;
+    let norm = source.vector(&["model.norm.weight".into()])?;
+    let output = if tied { None } else { Some(source.matrix(&["lm_head.weight".into()])?) };
+    Ok(Weights { embedding, layers, norm, output })
+}
+
+/// One step over all layers; `on_layer(l)` follows the page writes of layer `l`.
+pub(crate) fn forward<O: Operations>(
+    weights: &Weights<O::Matrix, O::Vector>,
+    operations: &mut O,
+    on_layer: &mut dyn FnMut(u32),
+) {
+    operations.embed(&weights.embedding);
+    for (index, layer) in (0..).zip(&weights.layers) {
+        layer::run(operations, index, layer, on_layer);
+    }
+    operations.logits(&weights.norm, weights.output.as_ref().unwrap_or(&weights.embedding));
+}
