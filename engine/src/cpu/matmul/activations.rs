@@ -231,9 +231,12 @@ pub(super) struct Quantized {
 /// instruction set is available.
 unsafe fn quantize_row(isa: Isa, values: &[f32], tile: *mut u8, lane: usize) {
     match isa {
-        // SAFETY: by the contract, as in all arms.
+        // SAFETY: by the contract.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::quantize_row(values, tile, lane) },
+        // SAFETY: by the contract.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { super::avx2::quantize_row(values, tile, lane) },
         _ => {
             for (group, values) in values.chunks_exact(GROUP).enumerate() {
                 // SAFETY: inside the block of this group.

@@ -1,10 +1,10 @@
 //! The step between a product and an instruction set: one tile of sixteen output rows by a few tokens.
 
 use super::activations::TILE_ROWS;
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
 use super::format::{Format, PANEL_ROWS};
 use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 use crate::Isa;
 
 /// Most tokens of a tile, over all instruction sets.
@@ -72,6 +72,8 @@ pub(super) unsafe fn integer(
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { avx512::integer(width, scaling, tile, tokens, out) },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::integer(width, scaling, tile, tokens, out) },
         _ => unsafe { portable::integer(width, scaling, tile, tokens, out) },
     }
 }
@@ -92,6 +94,8 @@ pub(super) unsafe fn float(
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { avx512::float(float, tile, tokens, out) },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::float(float, tile, tokens, out) },
         _ => unsafe { portable::float(float, tile, tokens, out) },
     }
 }

@@ -1,0 +1,210 @@
+//! Integer products: eight rows by up to four tokens in registers.
+
+use std::arch::x86_64::*;
+
+use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
+use super::super::format::{GROUP, LINE, PANEL_ROWS, QUAD, Scaling, Width};
+use super::super::kernel::{IntegerTile, Lanes, MAX_TOKENS};
+use super::codes::{Codes, Eight, Five, Four, Six};
+use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
+
+/// Rows of half a panel.
+const ROWS: usize = PANEL_ROWS / 2;
+
+/// Runs one tile of at most [`TILE_ROWS`] tokens.
+///
+/// # Safety
+/// As [`IntegerTile`] states, and AVX2 with FMA and F16C.
+pub(in super::super) unsafe fn integer(
+    width: Width,
+    scaling: Scaling,
+    tile: &IntegerTile,
+    tokens: usize,
+    out: &mut [Lanes; MAX_TOKENS],
+) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match (width, scaling) {
+            (Width::Four, Scaling::Offset(_)) => by_tokens::<Four, Offset<8>>(tile, tokens, out),
+            (Width::Four, Scaling::Minimum) => by_tokens::<Four, Minimum>(tile, tokens, out),
+            (Width::Four, _) => by_tokens::<Four, SuperMinimum>(tile, tokens, out),
+            (Width::Five, Scaling::Offset(_)) => by_tokens::<Five, Offset<16>>(tile, tokens, out),
+            (Width::Five, Scaling::Minimum) => by_tokens::<Five, Minimum>(tile, tokens, out),
+            (Width::Five, _) => by_tokens::<Five, SuperMinimum>(tile, tokens, out),
+            (Width::Six, _) => by_tokens::<Six, SuperHalves>(tile, tokens, out),
+            (Width::Eight, _) => by_tokens::<Eight, Offset<128>>(tile, tokens, out),
+        }
+    }
+}
+
+/// # Safety
+/// As [`integer`].
+unsafe fn by_tokens<C: Codes, S: Scales>(
+    tile: &IntegerTile,
+    tokens: usize,
+    out: &mut [Lanes; MAX_TOKENS],
+) {
+    for row in [0, ROWS] {
+        // SAFETY: by the contract.
+        unsafe {
+            match tokens {
+                1 => rows_by_tokens::<C, S, 1>(tile, row, out),
+                2 => rows_by_tokens::<C, S, 2>(tile, row, out),
+                3 => rows_by_tokens::<C, S, 3>(tile, row, out),
+                _ => rows_by_tokens::<C, S, TILE_ROWS>(tile, row, out),
+            }
+        }
+    }
+}
+
+/// Four bytes of every lane from memory.
+///
+/// # Safety
+/// AVX2; four readable bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn broadcast(at: *const u8) -> __m256i {
+    // SAFETY: by the contract.
+    _mm256_set1_epi32(unsafe { at.cast::<i32>().read_unaligned() })
+}
+
+/// # Safety
+/// As [`IntegerTile`] states for `TOKENS` tokens, and AVX2 with FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
+    tile: &IntegerTile,
+    row: usize,
+    out: &mut [Lanes; MAX_TOKENS],
+) {
+    let halves = matches!(S::SCALING, Scaling::SuperHalves);
+    let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
+    // SAFETY: the second half of the first line.
+    let mut codes = unsafe { tile.codes.add(row * QUAD) };
+    let mut block = tile.activations;
+    let mut accumulators = [_mm256_setzero_ps(); TOKENS];
+    for group in 0..tile.groups {
+        // SAFETY: `group` is one of the planes' groups; all offsets stay in its blocks. Pointers past
+        // the last group are not read.
+        unsafe {
+            let (scale, second) = S::load(tile.scales, group, row);
+            let mut sums = [_mm256_setzero_si256(); TOKENS];
+            let mut narrow = [_mm256_setzero_si256(); TOKENS];
+            add_pair::<C, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
+            add_pair::<C, TOKENS, 1>(codes, block, &mut narrow, &mut sums);
+            if halves {
+                take_offset::<C, S, TOKENS, 0>(block, &mut sums);
+                scaled::<TOKENS>(scale, block, &sums, &mut accumulators);
+                sums = [_mm256_setzero_si256(); TOKENS];
+            }
+            add_pair::<C, TOKENS, 2>(codes, block, &mut narrow, &mut sums);
+            add_pair::<C, TOKENS, 3>(codes, block, &mut narrow, &mut sums);
+            take_offset::<C, S, TOKENS, 1>(block, &mut sums);
+            scaled::<TOKENS>(
+                if halves { second } else { scale },
+                block,
+                &sums,
+                &mut accumulators,
+            );
+            if minimum {
+                for (token, accumulator) in accumulators.iter_mut().enumerate() {
+                    let sum = _mm256_castsi256_ps(broadcast(block.add(SCALED_SUMS + token * 4)));
+                    *accumulator = _mm256_fmadd_ps(second, sum, *accumulator);
+                }
+            }
+            codes = codes.wrapping_add(C::TILE_BYTES);
+            block = block.wrapping_add(BLOCK_BYTES);
+        }
+    }
+    for (lanes, accumulator) in out.iter_mut().zip(accumulators) {
+        // SAFETY: eight of sixteen floats from `row` on.
+        unsafe { _mm256_storeu_ps(lanes.0.as_mut_ptr().add(row), accumulator) };
+    }
+}
+
+/// Takes the offset times the activations' sum off the integer sums.
+///
+/// # Safety
+/// AVX2; `block` is a group's block.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn take_offset<C: Codes, S: Scales, const TOKENS: usize, const HALF: usize>(
+    block: *const u8,
+    sums: &mut [__m256i; TOKENS],
+) {
+    let offset = S::SCALING.offset();
+    if offset == 0 || C::SIGNED {
+        return;
+    }
+    // Pairs of 16-bit factors for the sums of the two halves: both, or the one half's.
+    let factors = match (S::SCALING, HALF) {
+        (Scaling::SuperHalves, 0) => offset,
+        (Scaling::SuperHalves, _) => offset << 16,
+        _ => offset | (offset << 16),
+    };
+    let factors = _mm256_set1_epi32(factors);
+    for (token, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: inside the block.
+        let pair = unsafe { broadcast(block.add(SUMS + token * 4)) };
+        *sum = _mm256_sub_epi32(*sum, _mm256_madd_epi16(factors, pair));
+    }
+}
+
+/// Adds eight columns' products, to the 16-bit sums and, when these are full, on to the 32-bit ones.
+///
+/// # Safety
+/// AVX2; `codes` and `block` point at a group's half tile and block.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
+    codes: *const u8,
+    block: *const u8,
+    narrow: &mut [__m256i; TOKENS],
+    sums: &mut [__m256i; TOKENS],
+) {
+    const { assert!(LINE == 2 * ROWS * QUAD) };
+    // SAFETY: by the contract.
+    let (even, odd) = unsafe { C::pair::<PAIR>(codes) };
+    let ones = _mm256_set1_epi16(1);
+    for (token, (narrow, sum)) in narrow.iter_mut().zip(sums).enumerate() {
+        // SAFETY: inside the block.
+        let x = unsafe {
+            let at = block.add(token * GROUP + PAIR * 2 * QUAD);
+            [broadcast(at), broadcast(at.add(QUAD))]
+        };
+        if C::SIGNED {
+            for (codes, x) in [even, odd].into_iter().zip(x) {
+                // |code| ≤ 128 and |x| ≤ 127: two products are at most 32,512.
+                let products =
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products, ones));
+            }
+            continue;
+        }
+        *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(even, x[0]));
+        *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(odd, x[1]));
+        if (PAIR + 1) * 2 % C::QUADS == 0 {
+            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
+            *narrow = _mm256_setzero_si256();
+        }
+    }
+}
+
+/// Adds integer sums times both scales.
+///
+/// # Safety
+/// AVX2 with FMA; `block` is a group's block.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn scaled<const TOKENS: usize>(
+    scale: __m256,
+    block: *const u8,
+    sums: &[__m256i; TOKENS],
+    accumulators: &mut [__m256; TOKENS],
+) {
+    for (token, (sum, accumulator)) in sums.iter().zip(accumulators).enumerate() {
+        // SAFETY: inside the block.
+        let x = unsafe { broadcast(block.add(SCALES + token * 4)) };
+        let factor = _mm256_mul_ps(scale, _mm256_castsi256_ps(x));
+        *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(*sum), *accumulator);
+    }
+}

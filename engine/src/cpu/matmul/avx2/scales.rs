@@ -1,0 +1,122 @@
+//! Scales of a panel's rows, eight at a time, as f32 lanes.
+
+use std::arch::x86_64::*;
+
+use super::super::format::Scaling;
+
+/// One way of storing scales.
+pub(super) trait Scales {
+    /// The stored form.
+    const SCALING: Scaling;
+
+    /// The scales of eight rows from `row` on in `group`, and the scales of its second half (`SuperHalves`) or its minimums.
+    ///
+    /// # Safety
+    /// AVX2, F16C; `plane` holds the scales of more than `group` groups.
+    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256);
+}
+
+/// `Scaling::Offset`, with the offset.
+pub(super) struct Offset<const OFFSET: i32>;
+/// `Scaling::Minimum`.
+pub(super) struct Minimum;
+/// `Scaling::SuperMinimum`.
+pub(super) struct SuperMinimum;
+/// `Scaling::SuperHalves`.
+pub(super) struct SuperHalves;
+
+/// Eight halves as singles.
+///
+/// # Safety
+/// AVX2, F16C; 16 readable bytes.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn halves(at: *const u8) -> __m256 {
+    // SAFETY: by the contract; an unaligned load.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(at.cast()) })
+}
+
+impl<const OFFSET: i32> Scales for Offset<OFFSET> {
+    const SCALING: Scaling = Scaling::Offset(OFFSET);
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+        // SAFETY: by the contract.
+        unsafe {
+            (
+                halves(plane.add(Self::SCALING.place(group).block + row * 2)),
+                _mm256_setzero_ps(),
+            )
+        }
+    }
+}
+
+impl Scales for Minimum {
+    const SCALING: Scaling = Scaling::Minimum;
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+        // SAFETY: by the contract.
+        unsafe {
+            let at = plane.add(Self::SCALING.place(group).block + row * 2);
+            (halves(at), halves(at.add(32)))
+        }
+    }
+}
+
+impl Scales for SuperMinimum {
+    const SCALING: Scaling = Scaling::SuperMinimum;
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+        let place = Self::SCALING.place(group);
+        // SAFETY: by the contract.
+        let (d, dmin, s, m) = unsafe {
+            let (block, group) = (
+                plane.add(place.block + row * 2),
+                plane.add(place.group + row),
+            );
+            let small = |at: *const u8| _mm_loadl_epi64(at.cast());
+            (
+                halves(block),
+                halves(block.add(32)),
+                small(group),
+                small(group.add(16)),
+            )
+        };
+        let float = |bytes| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+        // The product is exact, so negating one factor negates it.
+        let negative = _mm256_sub_ps(_mm256_set1_ps(-0.0), dmin);
+        (
+            _mm256_mul_ps(d, float(s)),
+            _mm256_mul_ps(negative, float(m)),
+        )
+    }
+}
+
+impl Scales for SuperHalves {
+    const SCALING: Scaling = Scaling::SuperHalves;
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+        let place = Self::SCALING.place(group);
+        // SAFETY: by the contract.
+        let (d, first, second) = unsafe {
+            let (block, group) = (
+                plane.add(place.block + row * 2),
+                plane.add(place.group + row),
+            );
+            let small = |at: *const u8| _mm_loadl_epi64(at.cast());
+            (halves(block), small(group), small(group.add(16)))
+        };
+        let float = |bytes| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        (
+            _mm256_mul_ps(d, float(first)),
+            _mm256_mul_ps(d, float(second)),
+        )
+    }
+}
