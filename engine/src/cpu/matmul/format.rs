@@ -1,10 +1,11 @@
 //! How weights lie in memory once packed, per storage type.
 //!
-//! Output rows go in *panels* of [`PANEL_ROWS`]. For integer types a panel holds, for each *group* of
-//! [`GROUP`] columns, a *tile* of codes in which one 64-byte line has four consecutive columns of all
-//! sixteen rows (what one 512-bit integer dot product takes), followed, after all tiles, by the scales
-//! of all groups. Codes are unsigned; signed types carry a constant offset that the kernels undo with
-//! the sum of the activations. Float types keep, for each column, the values of the sixteen rows.
+//! Output rows go in *panels* of [`PANEL_ROWS`], which a product reads from front to back. For integer
+//! types a panel holds, for each *group* of [`GROUP`] columns, the scales of the sixteen rows and then a
+//! *tile* of codes, in which one 64-byte line has four consecutive columns of all sixteen rows (what one
+//! 512-bit integer dot product takes). Codes are unsigned; signed types carry a constant offset that the
+//! kernels undo with the sum of the activations. Float types keep, for each column, the values of the
+//! sixteen rows.
 //!
 //! Knows nothing of files, threads or instruction sets.
 
@@ -90,26 +91,13 @@ impl Format {
         }
     }
 
-    /// Bytes of a panel's codes (or floats): a multiple of [`LINE`] except for 16-bit floats with an
-    /// odd number of columns.
-    pub(super) fn code_bytes(self, columns: usize) -> usize {
-        match self {
-            Self::Integer(width, _) => columns / GROUP * width.tile_bytes(),
-            Self::Float(float) => columns * PANEL_ROWS * float.bytes(),
-        }
-    }
-
-    /// Bytes of a panel's scales.
-    pub(super) fn scale_bytes(self, columns: usize) -> usize {
-        match self {
-            Self::Integer(_, scaling) => scaling.plane_bytes(columns / GROUP),
-            Self::Float(_) => 0,
-        }
-    }
-
-    /// Bytes from one panel to the next: codes and scales, whole lines.
+    /// Bytes from one panel to the next: whole lines.
     pub(super) fn panel_bytes(self, columns: usize) -> usize {
-        (self.code_bytes(columns) + self.scale_bytes(columns)).next_multiple_of(LINE)
+        let bytes = match self {
+            Self::Integer(width, scaling) => scaling.panel_bytes(width, columns / GROUP),
+            Self::Float(float) => columns * PANEL_ROWS * float.bytes(),
+        };
+        bytes.next_multiple_of(LINE)
     }
 }
 
@@ -226,42 +214,45 @@ impl Width {
 }
 
 impl Scaling {
-    /// Bytes of the scales of `groups` groups.
-    pub(super) const fn plane_bytes(self, groups: usize) -> usize {
+    /// Bytes before every eighth group.
+    pub(super) const fn header_bytes(self) -> usize {
         match self {
-            Self::Offset(_) => groups * 32,
-            Self::Minimum => groups * 64,
-            Self::SuperMinimum => groups / SUPER_GROUPS * (64 + SUPER_GROUPS * 32),
-            Self::SuperHalves => groups / SUPER_GROUPS * (32 + SUPER_GROUPS * 32),
+            Self::Offset(_) | Self::Minimum => 0,
+            Self::SuperMinimum => 64,
+            Self::SuperHalves => 32,
         }
     }
 
-    /// Where the entries of `group` are in the scale plane.
-    pub(super) const fn place(self, group: usize) -> ScalePlace {
-        let (block, within) = (group / SUPER_GROUPS, group % SUPER_GROUPS);
+    /// Bytes of scales before the codes of each group.
+    pub(super) const fn entry_bytes(self) -> usize {
         match self {
-            Self::Offset(_) => ScalePlace {
-                block: group * 32,
-                group: group * 32,
-            },
-            Self::Minimum => ScalePlace {
-                block: group * 64,
-                group: group * 64,
-            },
-            Self::SuperMinimum => {
-                let start = block * (64 + SUPER_GROUPS * 32);
-                ScalePlace {
-                    block: start,
-                    group: start + 64 + within * 32,
-                }
+            Self::Offset(_) | Self::SuperMinimum | Self::SuperHalves => 32,
+            Self::Minimum => 64,
+        }
+    }
+
+    /// Bytes of a panel of `groups` groups.
+    pub(super) const fn panel_bytes(self, width: Width, groups: usize) -> usize {
+        groups.div_ceil(SUPER_GROUPS) * self.header_bytes()
+            + groups * (self.entry_bytes() + width.tile_bytes())
+    }
+
+    /// Where the parts of `group` are in a panel.
+    #[inline]
+    pub(super) const fn place(self, width: Width, group: usize) -> GroupPlace {
+        let stride = self.entry_bytes() + width.tile_bytes();
+        let block = group / SUPER_GROUPS;
+        let scales = (block + 1) * self.header_bytes() + group * stride;
+        let header = match self {
+            Self::Offset(_) | Self::Minimum => scales,
+            Self::SuperMinimum | Self::SuperHalves => {
+                block * (self.header_bytes() + SUPER_GROUPS * stride)
             }
-            Self::SuperHalves => {
-                let start = block * (32 + SUPER_GROUPS * 32);
-                ScalePlace {
-                    block: start,
-                    group: start + 32 + within * 32,
-                }
-            }
+        };
+        GroupPlace {
+            header,
+            scales,
+            codes: scales + self.entry_bytes(),
         }
     }
 
@@ -274,13 +265,15 @@ impl Scaling {
         }
     }
 
-    /// Scales of `row` of a panel in `group`. All products are exact: an 11-bit mantissa times at most
+    /// Scales of `row` of a panel in a group. All products are exact: an 11-bit mantissa times at most
     /// eight bits.
-    pub(super) fn row(self, plane: &[u8], group: usize, row: usize) -> RowScale {
-        let place = self.place(group);
-        let d = half_at(&plane[place.block..], row);
-        let second = |plane: &[u8]| half_at(&plane[place.block + 32..], row);
-        let (s, m) = (plane[place.group + row], plane[place.group + 16 + row]);
+    pub(super) fn row(self, panel: &[u8], place: GroupPlace, row: usize) -> RowScale {
+        let d = half_at(&panel[place.header..], row);
+        let second = |panel: &[u8]| half_at(&panel[place.header + 32..], row);
+        let (s, m) = (
+            panel[place.scales + row],
+            panel[place.scales + PANEL_ROWS + row],
+        );
         match self {
             Self::Offset(_) => RowScale {
                 halves: [d, d],
@@ -288,13 +281,13 @@ impl Scaling {
             },
             Self::Minimum => RowScale {
                 halves: [d, d],
-                bias: second(plane),
+                bias: second(panel),
             },
             Self::SuperMinimum => {
                 let scale = d * f32::from(s);
                 RowScale {
                     halves: [scale, scale],
-                    bias: -(second(plane) * f32::from(m)),
+                    bias: -(second(panel) * f32::from(m)),
                 }
             }
             Self::SuperHalves => {
@@ -308,13 +301,15 @@ impl Scaling {
     }
 }
 
-/// Byte offsets into a scale plane.
+/// Byte offsets of a group's parts in a panel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScalePlace {
-    /// First 16-bit scale.
-    pub(super) block: usize,
-    /// First 8-bit scale (equal to `block` where there are none).
-    pub(super) group: usize,
+pub(super) struct GroupPlace {
+    /// 16-bit scales: before the first of eight groups, or (equal to `scales`) of each group.
+    pub(super) header: usize,
+    /// The group's own scales.
+    pub(super) scales: usize,
+    /// The group's tile of codes.
+    pub(super) codes: usize,
 }
 
 /// Scales of one row in one group.

@@ -17,26 +17,26 @@ pub(super) struct Lanes(pub(super) [f32; PANEL_ROWS]);
 
 /// Operands of an integer tile.
 ///
-/// Kernels trust that `codes` and `scales` are planes of a panel of `groups` groups in the format they
-/// are called for, and that `activations` is a tile of four rows with as many blocks, followed at
+/// Kernels trust that `panel` has `groups` groups in the format they are called for, and that `activations` is a tile of four rows with as many blocks, followed at
 /// multiples of `stride` bytes by as many tiles as the tokens need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IntegerTile {
-    pub(super) codes: *const u8,
-    pub(super) scales: *const u8,
+    pub(super) panel: *const u8,
     pub(super) groups: usize,
     pub(super) activations: *const u8,
     pub(super) stride: usize,
+    /// Bytes ahead of what is read to fetch into the cache; 0: none.
+    pub(super) ahead: usize,
 }
 
 /// Operands of a float tile.
 ///
-/// Kernels trust that `weights` is a panel of `columns` columns in the type they are called for, and
+/// Kernels trust that `panel` has `columns` columns in the type they are called for, and
 /// that `activations` is a tile of four rows of as many columns, followed at multiples of `stride`
 /// values by as many tiles as the tokens need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FloatTile {
-    pub(super) weights: *const u8,
+    pub(super) panel: *const u8,
     pub(super) columns: usize,
     pub(super) activations: *const f32,
     pub(super) stride: usize,

@@ -5,7 +5,7 @@
 use baton_model_file::TensorType;
 
 use super::format::{
-    Format, GROUP, LINE, PANEL_ROWS, QUAD, SUPER_GROUPS, Scaling, TILE_CODES, Width,
+    Format, GROUP, GroupPlace, LINE, PANEL_ROWS, QUAD, SUPER_GROUPS, Scaling, TILE_CODES, Width,
 };
 
 /// Packs up to sixteen rows into one panel. `rows` are bytes of equal length; missing rows are zeros.
@@ -21,18 +21,20 @@ pub(super) fn pack_panel(kind: TensorType, columns: usize, rows: &[&[u8]], panel
             }
         }
         Format::Integer(width, scaling) => {
-            let (codes, scales) = panel.split_at_mut(format.code_bytes(columns));
-            let tiles = codes.chunks_exact_mut(width.tile_bytes());
-            for (group, tile) in tiles.enumerate() {
+            for group in 0..columns / GROUP {
+                let place = scaling.place(width, group);
+                let tile = &mut panel[place.codes..][..width.tile_bytes()];
                 pack_tile(kind, width, group, rows, tile);
                 for (row, bytes) in rows.iter().enumerate() {
+                    let block = block_of(kind, bytes, group);
                     pack_scales(
                         kind,
                         scaling,
-                        group,
-                        block_of(kind, bytes, group),
+                        group % SUPER_GROUPS,
+                        block,
                         row,
-                        scales,
+                        place,
+                        panel,
                     );
                 }
             }
@@ -116,27 +118,26 @@ fn scale_and_minimum(packed: &[u8], at: usize) -> (u8, u8) {
 fn pack_scales(
     kind: TensorType,
     scaling: Scaling,
-    group: usize,
+    within: usize,
     block: &[u8],
     row: usize,
-    plane: &mut [u8],
+    place: GroupPlace,
+    panel: &mut [u8],
 ) {
-    let place = scaling.place(group);
     let d = if kind == TensorType::Q6_K {
         &block[208..210]
     } else {
         &block[..2]
     };
-    plane[place.block + row * 2..][..2].copy_from_slice(d);
+    panel[place.header + row * 2..][..2].copy_from_slice(d);
     if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
-        plane[place.block + 32 + row * 2..][..2].copy_from_slice(&block[2..4]);
+        panel[place.header + 32 + row * 2..][..2].copy_from_slice(&block[2..4]);
     }
-    let within = group % SUPER_GROUPS;
     let pair = match scaling {
         Scaling::SuperMinimum => scale_and_minimum(&block[4..16], within),
         Scaling::SuperHalves => (block[192 + 2 * within], block[193 + 2 * within]),
         Scaling::Offset(_) | Scaling::Minimum => return,
     };
-    plane[place.group + row] = pair.0;
-    plane[place.group + 16 + row] = pair.1;
+    panel[place.scales + row] = pair.0;
+    panel[place.scales + PANEL_ROWS + row] = pair.1;
 }

@@ -7,7 +7,7 @@ use baton_model_file::TensorType;
 use super::ROW_TILE;
 use super::activations::ActivationForm;
 use super::buffer::Buffer;
-use super::format::{Format, GROUP, LINE, PANEL_ROWS, QUAD, Width};
+use super::format::{Format, GROUP, LINE, PANEL_ROWS, QUAD};
 use super::pack::pack_panel;
 
 /// Largest packed matrix, in bytes (a sanity bound, far above real ones).
@@ -76,7 +76,7 @@ pub(super) struct Segment {
     pub(super) rows: Range<usize>,
     /// Byte offset of the first panel.
     start: usize,
-    panel_bytes: usize,
+    pub(super) panel_bytes: usize,
 }
 
 impl PackedMatrix {
@@ -232,14 +232,15 @@ impl PackedMatrix {
                 }
             }
             Format::Integer(width, scaling) => {
-                let (codes, scales) = panel.split_at(segment.format.code_bytes(self.columns));
-                let tiles = codes.chunks_exact(width.tile_bytes());
-                for (group, (tile, values)) in tiles.zip(out.chunks_exact_mut(GROUP)).enumerate() {
-                    let scale = scaling.row(scales, group, lane);
+                for (group, values) in out.chunks_exact_mut(GROUP).enumerate() {
+                    let place = scaling.place(width, group);
+                    let tile = &panel[place.codes..][..width.tile_bytes()];
+                    let scale = scaling.row(panel, place, lane);
                     let offset = scaling.offset();
-                    let code = |at| i32::from(code_at(width, tile, at, lane)) - offset;
                     for (at, value) in values.iter_mut().enumerate() {
-                        *value = scale.halves[at / 16] * code(at) as f32 + scale.bias;
+                        let code = width.code(tile, at / QUAD, lane * QUAD + at % QUAD);
+                        let code = i32::from(code) - offset;
+                        *value = scale.halves[at / 16] * code as f32 + scale.bias;
                     }
                 }
             }
@@ -250,24 +251,18 @@ impl PackedMatrix {
         &self.segments
     }
 
-    /// Codes and scales of a panel.
+    /// The start of a panel.
     ///
     /// # Safety
     /// `panel` is one of the segment's, and the segment one of this matrix.
-    pub(super) unsafe fn panel(&self, segment: &Segment, panel: usize) -> (*const u8, *const u8) {
+    pub(super) unsafe fn panel(&self, segment: &Segment, panel: usize) -> *const u8 {
         // SAFETY: inside the buffer by the contract.
         unsafe {
-            let codes = self
-                .data
+            self.data
                 .pointer()
-                .add(segment.start + panel * segment.panel_bytes);
-            (codes, codes.add(segment.format.code_bytes(self.columns)))
+                .add(segment.start + panel * segment.panel_bytes)
         }
     }
-}
-
-fn code_at(width: Width, tile: &[u8], at: usize, lane: usize) -> u8 {
-    width.code(tile, at / QUAD, lane * QUAD + at % QUAD)
 }
 
 fn check(kind: TensorType, rows: usize, columns: usize, data: &[u8]) -> Result<(), PackError> {

@@ -21,26 +21,22 @@ pub(super) unsafe fn integer(
     tokens: usize,
     out: &mut [Lanes],
 ) {
-    let plane_bytes = scaling.plane_bytes(tile.groups);
+    let panel_bytes = scaling.panel_bytes(width, tile.groups);
     // SAFETY: the panel has this many bytes.
-    let plane = unsafe { std::slice::from_raw_parts(tile.scales, plane_bytes) };
+    let panel = unsafe { std::slice::from_raw_parts(tile.panel, panel_bytes) };
     let mut codes = [0; TILE_CODES];
     let mut accumulators = [[0.0; PANEL_ROWS]; TILE_ROWS];
     for group in 0..tile.groups {
-        // SAFETY: the panel has `groups` tiles, the activations as many blocks.
-        let (packed, block) = unsafe {
-            let packed = tile.codes.add(group * width.tile_bytes());
-            let block = tile
+        // SAFETY: the activations have as many blocks as the panel groups.
+        let block = unsafe {
+            &*tile
                 .activations
                 .add(group * BLOCK_BYTES)
-                .cast::<[u8; BLOCK_BYTES]>();
-            (
-                std::slice::from_raw_parts(packed, width.tile_bytes()),
-                &*block,
-            )
+                .cast::<[u8; BLOCK_BYTES]>()
         };
-        width.unpack(packed, &mut codes);
-        let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(plane, group, row));
+        let place = scaling.place(width, group);
+        width.unpack(&panel[place.codes..][..width.tile_bytes()], &mut codes);
+        let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
         for (token, accumulator) in accumulators.iter_mut().enumerate().take(tokens) {
             let x: &[u8] = &block[token * GROUP..][..GROUP];
             let scale = f32_at(block, SCALES + token * 4);
@@ -107,7 +103,7 @@ pub(super) unsafe fn float(float: Float, tile: &FloatTile, tokens: usize, out: &
     for column in 0..tile.columns {
         // SAFETY: the panel has `columns` columns of sixteen values, the tile as many of four.
         let (weights, x) = unsafe {
-            let weights = std::slice::from_raw_parts(tile.weights.add(column * size), size);
+            let weights = std::slice::from_raw_parts(tile.panel.add(column * size), size);
             (
                 weights,
                 &*tile

@@ -116,7 +116,7 @@ pub unsafe fn matmul(
 /// One run of tokens through the panels of `rows` of a segment.
 ///
 /// # Safety
-/// As [`matmul`], with ranges checked.
+/// As [`matmul`], with ranges checked; `tokens` starts at a tile.
 unsafe fn run_segment(
     isa: Isa,
     weights: &PackedMatrix,
@@ -128,40 +128,29 @@ unsafe fn run_segment(
 ) {
     let local = rows.start - segment.rows.start..rows.end - segment.rows.start;
     let mut lanes = [Lanes([0.0; PANEL_ROWS]); MAX_TOKENS];
-    for panel in local.start / PANEL_ROWS..local.end.div_ceil(PANEL_ROWS) {
+    for index in local.start / PANEL_ROWS..local.end.div_ceil(PANEL_ROWS) {
         // SAFETY: a panel of this segment.
-        let (codes, scales) = unsafe { weights.panel(segment, panel) };
-        let first_row = segment.rows.start + panel * PANEL_ROWS;
+        let panel = unsafe { weights.panel(segment, index) };
+        let first_row = segment.rows.start + index * PANEL_ROWS;
         let wanted = rows.start.max(first_row)..rows.end.min(first_row + PANEL_ROWS);
         let mut token = tokens.start;
         while token < tokens.end {
             let count = kernel::tile_tokens(isa, tokens.end - token);
-            let columns = weights.columns();
-            // SAFETY: the panel's planes; activation tiles from `token` (a multiple of the tile) on.
-            unsafe {
-                if let Format::Integer(..) = segment.format {
-                    let activations = x.integer_tile(token / TILE_ROWS);
-                    let (groups, stride) = (columns / GROUP, x.integer_stride());
-                    let tile = IntegerTile {
-                        codes,
-                        scales,
-                        groups,
-                        activations,
-                        stride,
-                    };
-                    kernel::integer(isa, segment.format, &tile, count, &mut lanes);
-                } else {
-                    let activations = x.float_tile(token / TILE_ROWS);
-                    let stride = x.float_stride();
-                    let tile = FloatTile {
-                        weights: codes,
-                        columns,
-                        activations,
-                        stride,
-                    };
-                    kernel::float(isa, segment.format, &tile, count, &mut lanes);
-                }
-            }
+            // The first tile of tokens fetches the next panel while it computes with this one.
+            let ahead = if token == tokens.start {
+                segment.panel_bytes
+            } else {
+                0
+            };
+            let operands = Operands {
+                weights,
+                x,
+                panel,
+                token,
+                ahead,
+            };
+            // SAFETY: a panel in this format; `token` is a multiple of the tile.
+            unsafe { run_tile(isa, segment.format, operands, count, &mut lanes) };
             for (lanes, token) in lanes[..count].iter().zip(token..) {
                 let values = &lanes.0[wanted.start - first_row..wanted.end - first_row];
                 // SAFETY: `token` and `wanted` are inside the view and this caller's alone.
@@ -171,6 +160,61 @@ unsafe fn run_segment(
                 }
             }
             token += count;
+        }
+    }
+}
+
+/// What a tile reads.
+#[derive(Clone, Copy)]
+struct Operands<'a> {
+    weights: &'a PackedMatrix,
+    x: &'a Activations,
+    panel: *const u8,
+    token: usize,
+    ahead: usize,
+}
+
+/// # Safety
+/// `panel` is one of the matrix in this format; `count` tokens from `token` (a multiple of the tile) on
+/// are activations of its columns; the instruction set is available.
+unsafe fn run_tile(
+    isa: Isa,
+    format: Format,
+    operands: Operands<'_>,
+    count: usize,
+    lanes: &mut [Lanes; MAX_TOKENS],
+) {
+    let Operands {
+        weights,
+        x,
+        panel,
+        token,
+        ahead,
+    } = operands;
+    let columns = weights.columns();
+    // SAFETY: by the contract.
+    unsafe {
+        if let Format::Integer(..) = format {
+            let activations = x.integer_tile(token / TILE_ROWS);
+            let (groups, stride) = (columns / GROUP, x.integer_stride());
+            let tile = IntegerTile {
+                panel,
+                groups,
+                activations,
+                stride,
+                ahead,
+            };
+            kernel::integer(isa, format, &tile, count, lanes);
+        } else {
+            let activations = x.float_tile(token / TILE_ROWS);
+            let stride = x.float_stride();
+            let tile = FloatTile {
+                panel,
+                columns,
+                activations,
+                stride,
+            };
+            kernel::float(isa, format, &tile, count, lanes);
         }
     }
 }

@@ -6,8 +6,8 @@ use super::super::format::{LINE, Width};
 
 /// One packed form of codes.
 pub(super) trait Codes {
-    /// Bytes of a group.
-    const TILE_BYTES: usize;
+    /// The packed form.
+    const WIDTH: Width;
     /// Quads whose products fit a 16-bit sum: codes × 127 × 2 × this is below 32,768.
     const QUADS: usize;
     /// Whether codes are given as signed numbers, the offset taken off.
@@ -16,7 +16,7 @@ pub(super) trait Codes {
     /// Half lines `2 * PAIR` and `2 * PAIR + 1` of a group.
     ///
     /// # Safety
-    /// AVX2; `tile` has `TILE_BYTES` bytes from the half's first row on, less half a line.
+    /// AVX2; `tile` is a group's tile, from the half's first row on.
     unsafe fn pair<const PAIR: usize>(tile: *const u8) -> (__m256i, __m256i);
 }
 
@@ -64,7 +64,7 @@ fn join(low: __m256i, high: __m256i, mask: i8) -> __m256i {
 }
 
 impl Codes for Four {
-    const TILE_BYTES: usize = Width::Four.tile_bytes();
+    const WIDTH: Width = Width::Four;
     const QUADS: usize = 8;
 
     #[inline]
@@ -76,7 +76,7 @@ impl Codes for Four {
 }
 
 impl Codes for Five {
-    const TILE_BYTES: usize = Width::Five.tile_bytes();
+    const WIDTH: Width = Width::Five;
     const QUADS: usize = 4;
 
     #[inline]
@@ -96,7 +96,7 @@ impl Codes for Five {
 }
 
 impl Codes for Six {
-    const TILE_BYTES: usize = Width::Six.tile_bytes();
+    const WIDTH: Width = Width::Six;
     const QUADS: usize = 2;
 
     #[inline]
@@ -115,7 +115,7 @@ impl Codes for Six {
 }
 
 impl Codes for Eight {
-    const TILE_BYTES: usize = Width::Eight.tile_bytes();
+    const WIDTH: Width = Width::Eight;
     const QUADS: usize = 1;
     const SIGNED: bool = true;
 

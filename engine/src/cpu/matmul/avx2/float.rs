@@ -111,7 +111,7 @@ unsafe fn add_column<const TYPE: u8, const TOKENS: usize>(
     chain: &mut [__m256; TOKENS],
 ) {
     // SAFETY: by the contract.
-    let weights = unsafe { load::<TYPE>(tile.weights, column, row) };
+    let weights = unsafe { load::<TYPE>(tile.panel, column, row) };
     for (token, accumulator) in chain.iter_mut().enumerate() {
         // SAFETY: inside the tile.
         let x = unsafe { *tile.activations.add(column * TILE_ROWS + token) };

@@ -78,15 +78,14 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
 ) {
     let halves = matches!(S::SCALING, Scaling::SuperHalves);
     let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
-    // SAFETY: the second half of the first line.
-    let mut codes = unsafe { tile.codes.add(row * QUAD) };
-    let mut block = tile.activations;
     let mut accumulators = [_mm256_setzero_ps(); TOKENS];
     for group in 0..tile.groups {
-        // SAFETY: `group` is one of the planes' groups; all offsets stay in its blocks. Pointers past
-        // the last group are not read.
+        // SAFETY: `group` is one of the panel's groups; all offsets stay in it and in its blocks.
         unsafe {
-            let (scale, second) = S::load(tile.scales, group, row);
+            let place = S::SCALING.place(C::WIDTH, group);
+            let codes = tile.panel.add(place.codes + row * QUAD);
+            let block = tile.activations.add(group * BLOCK_BYTES);
+            let (scale, second) = S::load(tile.panel, place, row);
             let mut sums = [_mm256_setzero_si256(); TOKENS];
             let mut narrow = [_mm256_setzero_si256(); TOKENS];
             add_pair::<C, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
@@ -111,8 +110,6 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
                     *accumulator = _mm256_fmadd_ps(second, sum, *accumulator);
                 }
             }
-            codes = codes.wrapping_add(C::TILE_BYTES);
-            block = block.wrapping_add(BLOCK_BYTES);
         }
     }
     for (lanes, accumulator) in out.iter_mut().zip(accumulators) {

@@ -2,18 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use super::super::format::Scaling;
+use super::super::format::{GroupPlace, Scaling};
 
 /// One way of storing scales.
 pub(super) trait Scales {
     /// The stored form.
     const SCALING: Scaling;
 
-    /// The scales of eight rows from `row` on in `group`, and the scales of its second half (`SuperHalves`) or its minimums.
+    /// The scales of eight rows from `row` on of a group, and the scales of its second half (`SuperHalves`) or its minimums.
     ///
     /// # Safety
-    /// AVX2, F16C; `plane` holds the scales of more than `group` groups.
-    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256);
+    /// AVX2, F16C; `place` is a group of the panel.
+    unsafe fn load(panel: *const u8, place: GroupPlace, row: usize) -> (__m256, __m256);
 }
 
 /// `Scaling::Offset`, with the offset.
@@ -41,11 +41,11 @@ impl<const OFFSET: i32> Scales for Offset<OFFSET> {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+    unsafe fn load(panel: *const u8, place: GroupPlace, row: usize) -> (__m256, __m256) {
         // SAFETY: by the contract.
         unsafe {
             (
-                halves(plane.add(Self::SCALING.place(group).block + row * 2)),
+                halves(panel.add(place.header + row * 2)),
                 _mm256_setzero_ps(),
             )
         }
@@ -57,10 +57,10 @@ impl Scales for Minimum {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
+    unsafe fn load(panel: *const u8, place: GroupPlace, row: usize) -> (__m256, __m256) {
         // SAFETY: by the contract.
         unsafe {
-            let at = plane.add(Self::SCALING.place(group).block + row * 2);
+            let at = panel.add(place.header + row * 2);
             (halves(at), halves(at.add(32)))
         }
     }
@@ -71,20 +71,19 @@ impl Scales for SuperMinimum {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
-        let place = Self::SCALING.place(group);
+    unsafe fn load(panel: *const u8, place: GroupPlace, row: usize) -> (__m256, __m256) {
         // SAFETY: by the contract.
         let (d, dmin, s, m) = unsafe {
-            let (block, group) = (
-                plane.add(place.block + row * 2),
-                plane.add(place.group + row),
+            let (header, scales) = (
+                panel.add(place.header + row * 2),
+                panel.add(place.scales + row),
             );
             let small = |at: *const u8| _mm_loadl_epi64(at.cast());
             (
-                halves(block),
-                halves(block.add(32)),
-                small(group),
-                small(group.add(16)),
+                halves(header),
+                halves(header.add(32)),
+                small(scales),
+                small(scales.add(16)),
             )
         };
         let float = |bytes| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
@@ -102,16 +101,15 @@ impl Scales for SuperHalves {
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
-    unsafe fn load(plane: *const u8, group: usize, row: usize) -> (__m256, __m256) {
-        let place = Self::SCALING.place(group);
+    unsafe fn load(panel: *const u8, place: GroupPlace, row: usize) -> (__m256, __m256) {
         // SAFETY: by the contract.
         let (d, first, second) = unsafe {
-            let (block, group) = (
-                plane.add(place.block + row * 2),
-                plane.add(place.group + row),
+            let (header, scales) = (
+                panel.add(place.header + row * 2),
+                panel.add(place.scales + row),
             );
             let small = |at: *const u8| _mm_loadl_epi64(at.cast());
-            (halves(block), small(group), small(group.add(16)))
+            (halves(header), small(scales), small(scales.add(16)))
         };
         let float = |bytes| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
         (

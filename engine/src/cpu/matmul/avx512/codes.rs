@@ -6,13 +6,13 @@ use super::super::format::{LINE, Width};
 
 /// One packed form of codes.
 pub(super) trait Codes {
-    /// Bytes of a group.
-    const TILE_BYTES: usize;
+    /// The packed form.
+    const WIDTH: Width;
 
     /// Lines `2 * PAIR` and `2 * PAIR + 1` of a group.
     ///
     /// # Safety
-    /// AVX-512 BW; `tile` has `TILE_BYTES` bytes.
+    /// AVX-512 BW; `tile` is a group's tile.
     unsafe fn pair<const PAIR: usize>(tile: *const u8) -> (__m512i, __m512i);
 }
 
@@ -61,7 +61,7 @@ fn join(low: __m512i, high: __m512i, mask: i8) -> __m512i {
 }
 
 impl Codes for Four {
-    const TILE_BYTES: usize = Width::Four.tile_bytes();
+    const WIDTH: Width = Width::Four;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -72,7 +72,7 @@ impl Codes for Four {
 }
 
 impl Codes for Five {
-    const TILE_BYTES: usize = Width::Five.tile_bytes();
+    const WIDTH: Width = Width::Five;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -91,7 +91,7 @@ impl Codes for Five {
 }
 
 impl Codes for Six {
-    const TILE_BYTES: usize = Width::Six.tile_bytes();
+    const WIDTH: Width = Width::Six;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -109,7 +109,7 @@ impl Codes for Six {
 }
 
 impl Codes for Eight {
-    const TILE_BYTES: usize = Width::Eight.tile_bytes();
+    const WIDTH: Width = Width::Eight;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]

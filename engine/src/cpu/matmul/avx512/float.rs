@@ -95,13 +95,13 @@ unsafe fn rows_by_tokens<const TYPE: u8, const TOKENS: usize>(
     for column in (0..tile.columns / 2 * 2).step_by(2) {
         // SAFETY: both columns are below `columns`.
         unsafe {
-            add_column::<TYPE, TOKENS>(tile.weights, &tiles, column, &mut even);
-            add_column::<TYPE, TOKENS>(tile.weights, &tiles, column + 1, &mut odd);
+            add_column::<TYPE, TOKENS>(tile.panel, &tiles, column, &mut even);
+            add_column::<TYPE, TOKENS>(tile.panel, &tiles, column + 1, &mut odd);
         }
     }
     if tile.columns % 2 == 1 {
         // SAFETY: the last column.
-        unsafe { add_column::<TYPE, TOKENS>(tile.weights, &tiles, tile.columns - 1, &mut even) };
+        unsafe { add_column::<TYPE, TOKENS>(tile.panel, &tiles, tile.columns - 1, &mut even) };
     }
     for (lanes, (even, odd)) in out.iter_mut().zip(even.into_iter().zip(odd)) {
         // SAFETY: sixteen floats.

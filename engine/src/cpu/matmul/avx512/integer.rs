@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
-use super::super::format::{GROUP, QUAD, Scaling, Width};
+use super::super::format::{GROUP, LINE, QUAD, Scaling, Width};
 use super::super::kernel::{IntegerTile, Lanes, MAX_TOKENS};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
@@ -63,9 +63,9 @@ unsafe fn broadcast(at: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { at.cast::<i32>().read_unaligned() })
 }
 
-/// The pointer of `token`'s tile in a block at `group`.
+/// A place in the block of `token`'s tile.
 #[inline(always)]
-unsafe fn place(tiles: &[*const u8; TILES], token: usize, offset: usize) -> *const u8 {
+unsafe fn lane(tiles: &[*const u8; TILES], token: usize, offset: usize) -> *const u8 {
     // SAFETY: inside the block by the callers' contract.
     unsafe { tiles[token / TILE_ROWS].add(offset) }
 }
@@ -88,12 +88,20 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
         // SAFETY: the tokens span this many tiles.
         *pointer = unsafe { tile.activations.add(index * tile.stride) };
     }
-    let mut codes = tile.codes;
     let mut accumulators = [_mm512_setzero_ps(); TOKENS];
     for group in 0..tile.groups {
-        // SAFETY: `group` is one of the planes' groups; all offsets stay in its blocks.
+        // SAFETY: `group` is one of the panel's groups; all offsets stay in it and in its blocks.
         unsafe {
-            let (scale, second) = S::load(tile.scales, group);
+            let place = S::SCALING.place(C::WIDTH, group);
+            let codes = tile.panel.add(place.codes);
+            if tile.ahead != 0 {
+                let bytes = S::SCALING.entry_bytes() + C::WIDTH.tile_bytes();
+                for line in (0..bytes).step_by(LINE) {
+                    let at = tile.panel.wrapping_add(place.scales + tile.ahead + line);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                }
+            }
+            let (scale, second) = S::load(tile.panel, place);
             let mut sums = start::<S, TOKENS, 0>(&tiles);
             add_pair::<C, TOKENS, 0>(codes, &tiles, &mut sums);
             add_pair::<C, TOKENS, 1>(codes, &tiles, &mut sums);
@@ -111,12 +119,11 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
             );
             if minimum {
                 for token in 0..TOKENS {
-                    let at = place(&tiles, token, SCALED_SUMS + token % TILE_ROWS * 4);
+                    let at = lane(&tiles, token, SCALED_SUMS + token % TILE_ROWS * 4);
                     let sum = _mm512_castsi512_ps(broadcast(at));
                     accumulators[token] = _mm512_fmadd_ps(second, sum, accumulators[token]);
                 }
             }
-            codes = codes.add(C::TILE_BYTES);
             for pointer in &mut tiles {
                 *pointer = pointer.wrapping_add(BLOCK_BYTES);
             }
@@ -152,7 +159,7 @@ unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
     let factors = _mm512_set1_epi32(factors);
     for (token, sum) in sums.iter_mut().enumerate() {
         // SAFETY: inside the block.
-        let pair = unsafe { broadcast(place(tiles, token, SUMS + token % TILE_ROWS * 4)) };
+        let pair = unsafe { broadcast(lane(tiles, token, SUMS + token % TILE_ROWS * 4)) };
         *sum = _mm512_dpwssd_epi32(*sum, factors, pair);
     }
     sums
@@ -175,8 +182,8 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
         let at = token % TILE_ROWS * GROUP + PAIR * 2 * QUAD;
         // SAFETY: inside the block.
         unsafe {
-            *sum = _mm512_dpbusd_epi32(*sum, even, broadcast(place(tiles, token, at)));
-            *sum = _mm512_dpbusd_epi32(*sum, odd, broadcast(place(tiles, token, at + QUAD)));
+            *sum = _mm512_dpbusd_epi32(*sum, even, broadcast(lane(tiles, token, at)));
+            *sum = _mm512_dpbusd_epi32(*sum, odd, broadcast(lane(tiles, token, at + QUAD)));
         }
     }
 }
@@ -195,7 +202,7 @@ unsafe fn scaled<const TOKENS: usize>(
 ) {
     for (token, (sum, accumulator)) in sums.iter().zip(accumulators).enumerate() {
         // SAFETY: inside the block.
-        let at = unsafe { broadcast(place(tiles, token, SCALES + token % TILE_ROWS * 4)) };
+        let at = unsafe { broadcast(lane(tiles, token, SCALES + token % TILE_ROWS * 4)) };
         let factor = _mm512_mul_ps(scale, _mm512_castsi512_ps(at));
         *accumulator = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(*sum), *accumulator);
     }

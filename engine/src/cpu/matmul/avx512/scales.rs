@@ -2,18 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use super::super::format::Scaling;
+use super::super::format::{GroupPlace, Scaling};
 
 /// One way of storing scales.
 pub(super) trait Scales {
     /// The stored form.
     const SCALING: Scaling;
 
-    /// The scales of `group`, and the scales of its second half (`SuperHalves`) or its minimums.
+    /// The scales of a group, and the scales of its second half (`SuperHalves`) or its minimums.
     ///
     /// # Safety
-    /// AVX-512 F; `plane` holds the scales of more than `group` groups.
-    unsafe fn load(plane: *const u8, group: usize) -> (__m512, __m512);
+    /// AVX-512 F; `place` is a group of the panel.
+    unsafe fn load(panel: *const u8, place: GroupPlace) -> (__m512, __m512);
 }
 
 /// `Scaling::Offset`, with the offset.
@@ -41,14 +41,9 @@ impl<const OFFSET: i32> Scales for Offset<OFFSET> {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn load(plane: *const u8, group: usize) -> (__m512, __m512) {
+    unsafe fn load(panel: *const u8, place: GroupPlace) -> (__m512, __m512) {
         // SAFETY: by the contract.
-        unsafe {
-            (
-                halves(plane.add(Self::SCALING.place(group).block)),
-                _mm512_setzero_ps(),
-            )
-        }
+        unsafe { (halves(panel.add(place.header)), _mm512_setzero_ps()) }
     }
 }
 
@@ -57,10 +52,10 @@ impl Scales for Minimum {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn load(plane: *const u8, group: usize) -> (__m512, __m512) {
+    unsafe fn load(panel: *const u8, place: GroupPlace) -> (__m512, __m512) {
         // SAFETY: by the contract.
         unsafe {
-            let at = plane.add(Self::SCALING.place(group).block);
+            let at = panel.add(place.header);
             (halves(at), halves(at.add(32)))
         }
     }
@@ -71,17 +66,16 @@ impl Scales for SuperMinimum {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn load(plane: *const u8, group: usize) -> (__m512, __m512) {
-        let place = Self::SCALING.place(group);
+    unsafe fn load(panel: *const u8, place: GroupPlace) -> (__m512, __m512) {
         // SAFETY: by the contract.
         let (d, dmin, s, m) = unsafe {
-            let (block, group) = (plane.add(place.block), plane.add(place.group));
+            let (header, scales) = (panel.add(place.header), panel.add(place.scales));
             let small = |at: *const u8| _mm_loadu_si128(at.cast());
             (
-                halves(block),
-                halves(block.add(32)),
-                small(group),
-                small(group.add(16)),
+                halves(header),
+                halves(header.add(32)),
+                small(scales),
+                small(scales.add(16)),
             )
         };
         let float = |bytes| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
@@ -99,13 +93,12 @@ impl Scales for SuperHalves {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn load(plane: *const u8, group: usize) -> (__m512, __m512) {
-        let place = Self::SCALING.place(group);
+    unsafe fn load(panel: *const u8, place: GroupPlace) -> (__m512, __m512) {
         // SAFETY: by the contract.
         let (d, first, second) = unsafe {
-            let (block, group) = (plane.add(place.block), plane.add(place.group));
+            let (header, scales) = (panel.add(place.header), panel.add(place.scales));
             let small = |at: *const u8| _mm_loadu_si128(at.cast());
-            (halves(block), small(group), small(group.add(16)))
+            (halves(header), small(scales), small(scales.add(16)))
         };
         let float = |bytes| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
         (
