@@ -11,7 +11,7 @@ pub enum Architecture {
     Qwen3,
 }
 
-/// How rows of Q and K pair up under RoPE.
+/// How rows of Q and K pair up under rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairing {
     /// Dimensions (2i, 2i+1) rotate together: llama-architecture GGUF files.

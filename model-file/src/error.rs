@@ -2,7 +2,7 @@
 //!
 //! It must not know who reads a model or how an error reaches a client.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
 /// Why a model could not be opened or read.
@@ -186,21 +186,21 @@ impl FileError {
         Self::MissingKey { key: key.into() }
     }
 
-    pub(crate) fn unsupported(key: impl Into<String>, value: impl ToString) -> Self {
+    pub(crate) fn unsupported(key: impl Into<String>, value: impl Display) -> Self {
         Self::Unsupported {
             key: key.into(),
-            value: value.to_string(),
+            value: format!("{value}"),
         }
     }
 
     pub(crate) fn out_of_range(
         key: impl Into<String>,
-        value: impl ToString,
+        value: impl Display,
         range: impl Into<String>,
     ) -> Self {
         Self::OutOfRange {
             key: key.into(),
-            value: value.to_string(),
+            value: format!("{value}"),
             range: range.into(),
         }
     }

@@ -7,7 +7,7 @@
 mod config;
 mod dequantize;
 mod error;
-#[cfg(any(test, feature = "fixtures"))]
+#[cfg(feature = "fixtures")]
 pub mod fixtures;
 mod gguf;
 mod hugging_face;
@@ -16,8 +16,6 @@ mod limits;
 mod model_file;
 mod stored;
 mod tensor;
-#[cfg(test)]
-mod tests;
 mod text;
 
 pub use config::{Architecture, ModelConfig, Rope, RopePairing, RopeScaling};

@@ -1,4 +1,4 @@
-//! From config.json and generation_config.json to a [`ModelConfig`]: what is stated is applied or
+//! From `config.json` and `generation_config.json` to a [`ModelConfig`]: what is stated is applied or
 //! refused by name.
 //!
 //! It must not know tensors or tokenizers.
@@ -21,7 +21,8 @@ pub(super) fn config(
     let heads = json.size("num_attention_heads", &limits::HEADS)?;
     let head_dim = match json.optional_size("head_dim", &limits::HEAD_DIM)? {
         Some(stated) => stated,
-        None if hidden.is_multiple_of(heads) => {
+        // The class of Qwen3 has a default of its own here, so nothing may be guessed.
+        None if hidden.is_multiple_of(heads) && architecture != Architecture::Qwen3 => {
             let key = json.key("hidden_size over num_attention_heads");
             limits::within(&key, u64::from(hidden / heads), &limits::HEAD_DIM)?
         }
@@ -56,7 +57,7 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// All ids that end a sequence: generation_config.json, config.json and the tokenizer's own.
+/// All ids that end a sequence: `generation_config.json`, `config.json` and the tokenizer's own.
 pub(super) fn eos_ids(
     json: &Document,
     generation: Option<&Document>,
@@ -110,12 +111,7 @@ fn refuse_unsupported(json: &Document) -> Result<(), FileError> {
     if json.value("quantization_config").is_some() {
         return Err(json.unsupported("quantization_config", "set"));
     }
-    if let Some(factor) = json
-        .float("partial_rotary_factor")?
-        .filter(|&factor| factor != 1.0)
-    {
-        return Err(json.unsupported("partial_rotary_factor", factor));
-    }
+    json.refuse_unless("partial_rotary_factor", 1.0)?;
     if let Some(Value::Array(kinds)) = json.value("layer_types")
         && let Some(other) = kinds
             .iter()
@@ -133,7 +129,7 @@ fn refuse_window(json: &Document, class: &str, context: u32) -> Result<(), FileE
     if switched && !json.bool("use_sliding_window")?.unwrap_or(false) {
         return Ok(());
     }
-    match json.optional_size(KEY, &(0..=u64::MAX))? {
+    match json.optional_size(KEY, &(0..=u64::from(u32::MAX)))? {
         Some(window) if window < context => Err(json.unsupported(KEY, window)),
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 //!
 //! It must not know which keys a model needs.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
@@ -60,7 +61,7 @@ impl Document {
         FileError::missing(self.key(key))
     }
 
-    pub(super) fn unsupported(&self, key: &str, value: impl ToString) -> FileError {
+    pub(super) fn unsupported(&self, key: &str, value: impl Display) -> FileError {
         FileError::unsupported(self.key(key), value)
     }
 
@@ -118,6 +119,14 @@ impl Document {
         self.float(key)?
             .map(|value| limits::positive(&self.key(key), value))
             .transpose()
+    }
+
+    /// Fails if a number is stated and it is not the one that changes nothing.
+    pub(super) fn refuse_unless(&self, key: &str, neutral: f32) -> Result<(), FileError> {
+        match self.float(key)? {
+            Some(value) if ![neutral].contains(&value) => Err(self.unsupported(key, value)),
+            _ => Ok(()),
+        }
     }
 
     /// A token id below `vocabulary`.

@@ -63,11 +63,7 @@ impl Folder {
         let resolved = path
             .canonicalize()
             .map_err(|error| FileError::Io(error).at(&path))?;
-        if !self
-            .roots
-            .iter()
-            .any(|root| resolved.parent() == Some(root))
-        {
+        if !self.roots.iter().any(|root| resolved.starts_with(root)) {
             return Err(outside());
         }
         // The resolved path, so that what was checked is what is opened.

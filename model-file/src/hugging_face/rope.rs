@@ -44,12 +44,7 @@ fn stated_scaling(stated: &Document, context: u32) -> Result<(RopeScaling, u32),
     let kind = stated
         .string(key)?
         .ok_or_else(|| stated.missing("rope_type"))?;
-    if let Some(part) = stated
-        .float("partial_rotary_factor")?
-        .filter(|&part| part != 1.0)
-    {
-        return Err(stated.unsupported("partial_rotary_factor", part));
-    }
+    stated.refuse_unless("partial_rotary_factor", 1.0)?;
     let required = |key: &str| stated.positive(key)?.ok_or_else(|| stated.missing(key));
     match kind {
         "default" => Ok((RopeScaling::None, context)),

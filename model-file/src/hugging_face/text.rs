@@ -1,4 +1,4 @@
-//! From tokenizer.json, tokenizer_config.json and chat_template.jinja to [`TextMetadata`].
+//! From `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` to [`TextMetadata`].
 //!
 //! It must not know how text is tokenized or rendered.
 
@@ -12,7 +12,7 @@ use crate::{FileError, TextMetadata, TokenizerSource};
 /// Most templates in the list form of `chat_template`.
 const MAX_TEMPLATES: usize = 16;
 
-/// Reads the text files. `chat_template.jinja` wins over the template of tokenizer_config.json, and
+/// Reads the text files. `chat_template.jinja` wins over the template of `tokenizer_config.json`, and
 /// that file's special tokens over the ids of config.json.
 pub(super) fn text(
     folder: &mut Folder,

@@ -1,18 +1,21 @@
 //! Dequantisation against the Python package `gguf` (0.19): checksums over the same seeded blocks,
 //! computed there.
 
-use crate::fixtures::{Random, quantize};
-use crate::{TensorType, dequantize};
+use baton_model_file::fixtures::{Random, quantize};
+use baton_model_file::{TensorType, dequantize};
 
 const VALUES: usize = 8192;
 
 /// Blocks of random bytes whose halves are finite.
 fn blocks(kind: TensorType) -> Vec<u8> {
     let halves: &[usize] = match kind {
-        TensorType::F16 | TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 => &[0],
+        TensorType::F16
+        | TensorType::BF16
+        | TensorType::Q8_0
+        | TensorType::Q4_0
+        | TensorType::Q5_0 => &[0],
         TensorType::Q6_K => &[208],
         TensorType::F32 => panic!("f32 needs no oracle"),
-        TensorType::BF16 => &[0],
         _ => &[0, 2],
     };
     let count = VALUES / kind.block_size();

@@ -1,7 +1,7 @@
 //! Models written by the fixtures, read back in both formats.
 
-use crate::fixtures::TinyModel;
-use crate::{Architecture, ModelFile, RopePairing, TensorType};
+use baton_model_file::fixtures::TinyModel;
+use baton_model_file::{Architecture, ModelFile, RopePairing, TensorType};
 
 #[test]
 fn a_gguf_model_comes_back() {
@@ -62,6 +62,66 @@ fn a_directory_comes_back_in_one_file_or_shards() {
             assert_eq!(tensor.kind, weight.kind);
             if weight.kind == TensorType::F32 {
                 assert_eq!(tensor.to_f32(), weight.values, "{}", weight.name);
+            }
+        }
+    }
+}
+
+/// The rows of Q and K that the GGUF writer permutes are those of the directory, head by head.
+#[test]
+fn mdl_07_both_formats_hold_the_same_q_and_k_rows() {
+    let model = TinyModel::default();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    model.write_gguf(&path).unwrap();
+    model
+        .write_hf_dir(&folder.path().join("directory"), 1)
+        .unwrap();
+    let gguf = ModelFile::open(&path).unwrap();
+    let directory = ModelFile::open(&folder.path().join("directory")).unwrap();
+    let half = model.head_dim as usize / 2;
+    for name in ["q_proj", "k_proj"] {
+        let name = format!("model.layers.1.self_attn.{name}.weight");
+        let columns = model.hidden as usize;
+        let interleaved = gguf.read_tensor(&name).unwrap().to_f32();
+        let split = directory.read_tensor(&name).unwrap().to_f32();
+        assert_ne!(interleaved, split);
+        for (head, rows) in interleaved.chunks_exact(2 * half * columns).enumerate() {
+            for pair in 0..half {
+                for second in 0..2 {
+                    let from = (head * 2 * half + pair + second * half) * columns;
+                    let to = (2 * pair + second) * columns;
+                    assert_eq!(rows[to..to + columns], split[from..from + columns]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tensor_type_comes_back_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    for kind in TensorType::ALL {
+        let model = TinyModel {
+            layers: 1,
+            ..TinyModel::for_k_types()
+        }
+        .with_type(kind);
+        model.write_gguf(&path).unwrap();
+        let file = ModelFile::open(&path).unwrap();
+        for weight in model.tensors() {
+            let tensor = file.read_tensor(&weight.name).unwrap();
+            assert_eq!(tensor.kind, weight.kind);
+            if weight.name.contains("mlp.") || weight.name.contains("embed") {
+                let scale = (3.0 / weight.columns as f32).sqrt() * 2.0;
+                let pairs = weight.values.iter().zip(tensor.to_f32());
+                let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(
+                    worst <= 0.1 * scale,
+                    "{kind:?} {}: off by {worst}",
+                    weight.name
+                );
             }
         }
     }
