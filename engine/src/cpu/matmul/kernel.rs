@@ -1,7 +1,7 @@
 //! The step between a product and an instruction set: one tile of sixteen output rows by a few tokens.
 
 use super::activations::TILE_ROWS;
-use super::format::{Format, PANEL_ROWS};
+use super::format::{Format, PANEL_ROWS, Scaling};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
@@ -43,12 +43,17 @@ pub(super) struct FloatTile {
 }
 
 /// Tokens of the next tile when `left` (at least one) are left.
-pub(super) fn tile_tokens(isa: Isa, left: usize) -> usize {
+pub(super) fn tile_tokens(isa: Isa, format: Format, left: usize) -> usize {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => {
-            let fits = avx512::TOKENS.into_iter().find(|tokens| *tokens <= left);
-            fits.unwrap_or(1)
+            // Scales per half group need registers of their own.
+            let halves = matches!(format, Format::Integer(_, Scaling::SuperHalves));
+            let most = left.min(if halves { 8 } else { MAX_TOKENS });
+            avx512::TOKENS
+                .into_iter()
+                .find(|tokens| *tokens <= most)
+                .unwrap_or(1)
         }
         _ => left.min(TILE_ROWS),
     }

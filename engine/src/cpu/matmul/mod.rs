@@ -6,7 +6,9 @@
 //! and its activation row alone: not on the number of tokens, the range of rows, or the instruction set.
 //!
 //! Nothing here knows models, threads or pages.
-#![allow(unsafe_code)] // Vector kernels, and outputs that several threads write in disjoint parts.
+// Vector kernels, and outputs that several threads write in disjoint parts. Intrinsics come by the
+// dozen; buffers are aligned to lines and blocks to 16 bytes.
+#![allow(unsafe_code, clippy::wildcard_imports, clippy::cast_ptr_alignment)]
 
 mod activations;
 #[cfg(target_arch = "x86_64")]

@@ -135,7 +135,7 @@ unsafe fn run_segment(
         let wanted = rows.start.max(first_row)..rows.end.min(first_row + PANEL_ROWS);
         let mut token = tokens.start;
         while token < tokens.end {
-            let count = kernel::tile_tokens(isa, tokens.end - token);
+            let count = kernel::tile_tokens(isa, segment.format, tokens.end - token);
             // The first tile of tokens fetches the next panel while it computes with this one.
             let ahead = if token == tokens.start {
                 segment.panel_bytes

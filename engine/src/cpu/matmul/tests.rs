@@ -1,5 +1,8 @@
 //! Every kernel against the file format's own definition in f64, and against every other kernel's bits.
 
+// Bits are what is compared; a list of one range is meant.
+#![allow(clippy::float_cmp, clippy::single_range_in_vec_init)]
+
 use std::ops::Range;
 
 use baton_model_file::{TensorType, dequantize};
@@ -181,7 +184,7 @@ fn run(
                 tokens,
                 range.clone(),
                 OutputView::of(&mut out, stride),
-            )
+            );
         };
     }
     for row in out.chunks_exact(stride) {

@@ -105,7 +105,7 @@ impl Codes for Six {
         // SAFETY: by the contract.
         let ((even, odd), high) = unsafe { (nibbles(tile, PAIR), line(tile, 4 + PAIR / 2)) };
         // The pair's two bits each to places 4 and 5.
-        let (first, second) = if PAIR % 2 == 0 {
+        let (first, second) = if PAIR.is_multiple_of(2) {
             (_mm256_slli_epi16::<4>(high), _mm256_slli_epi16::<2>(high))
         } else {
             (high, _mm256_srli_epi16::<2>(high))

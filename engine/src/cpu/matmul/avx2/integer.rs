@@ -179,7 +179,7 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
         }
         *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(even, x[0]));
         *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(odd, x[1]));
-        if (PAIR + 1) * 2 % C::QUADS == 0 {
+        if ((PAIR + 1) * 2).is_multiple_of(C::QUADS) {
             *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
             *narrow = _mm256_setzero_si256();
         }

@@ -5,6 +5,9 @@ use std::arch::x86_64::*;
 use super::super::activations::{BLOCK_BYTES, Quantized, TINY, store};
 use super::super::format::GROUP;
 
+/// Ties go to the even code.
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
@@ -55,7 +58,6 @@ unsafe fn quantize_group(values: *const f32) -> Quantized {
         return group;
     }
     let inverse = _mm256_set1_ps(127.0 / largest);
-    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     let [a, b, c, d] =
         x.map(|x| _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(_mm256_mul_ps(x, inverse))));
     // Packing works within 128-bit lanes: quads come as 0 2 4 6 | 1 3 5 7 and are put in order.

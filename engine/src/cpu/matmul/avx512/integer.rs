@@ -64,7 +64,10 @@ unsafe fn broadcast(at: *const u8) -> __m512i {
 }
 
 /// A place in the block of `token`'s tile.
-#[inline(always)]
+///
+/// # Safety
+/// `offset` is inside the block.
+#[inline]
 unsafe fn lane(tiles: &[*const u8; TILES], token: usize, offset: usize) -> *const u8 {
     // SAFETY: inside the block by the callers' contract.
     unsafe { tiles[token / TILE_ROWS].add(offset) }
@@ -118,10 +121,10 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
                 &mut accumulators,
             );
             if minimum {
-                for token in 0..TOKENS {
+                for (token, accumulator) in accumulators.iter_mut().enumerate() {
                     let at = lane(&tiles, token, SCALED_SUMS + token % TILE_ROWS * 4);
                     let sum = _mm512_castsi512_ps(broadcast(at));
-                    accumulators[token] = _mm512_fmadd_ps(second, sum, accumulators[token]);
+                    *accumulator = _mm512_fmadd_ps(second, sum, *accumulator);
                 }
             }
             for pointer in &mut tiles {

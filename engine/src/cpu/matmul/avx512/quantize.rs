@@ -5,6 +5,9 @@ use std::arch::x86_64::*;
 use super::super::activations::{BLOCK_BYTES, Quantized, TINY, store};
 use super::super::format::GROUP;
 
+/// Ties go to the even code.
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
@@ -52,7 +55,6 @@ unsafe fn quantize_group(values: *const f32) -> Quantized {
         };
     }
     let inverse = _mm512_set1_ps(127.0 / largest);
-    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     let round = |x| _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(x, inverse));
     let (first, second) = (round(first), round(second));
     let halves = [
