@@ -1,1 +1,28 @@
-//! Membership: which workers there are.
+//! Membership: which workers there are, and how processes reach each other.
+//!
+//! [`Membership`] yields one immutable [`MemberTable`] at a time. It is filled by workers that
+//! register with the router over a stream ([`Announcer`] → registry), or by asking the workers of a
+//! fixed list. [`http2`] holds the transport settings that all processes share. It must not know
+//! placement, requests or pages.
+
+mod announce;
+mod backoff;
+mod error;
+pub mod http2;
+mod incoming;
+mod membership;
+mod registry;
+mod static_list;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use announce::{Announcer, Registration};
+pub use backoff::Backoff;
+pub use error::ClusterError;
+pub use incoming::incoming;
+pub use membership::{CheckWorker, Membership};
+pub use registry::Registry;
+pub use static_list::{MAX_STATIC_WORKERS, StaticList};
+pub use table::{MAX_MEMBERS, Member, MemberKey, MemberTable};

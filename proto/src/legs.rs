@@ -13,12 +13,12 @@ pub enum PrefillCommand {
     /// First message, exactly once.
     Start {
         /// The request.
-        spec: SequenceSpec,
+        spec: Box<SequenceSpec>,
         /// Whether a decode leg will follow.
         hand_off: bool,
     },
     /// Pages to stream to; a higher attempt replaces the one before.
-    Grant(Grant),
+    Grant(Box<Grant>),
 }
 
 /// Prefill worker to router.
@@ -73,7 +73,7 @@ pub enum DecodeCommand {
     /// First message, exactly once.
     Start {
         /// The request.
-        spec: SequenceSpec,
+        spec: Box<SequenceSpec>,
         /// True: prefill here; false: reserve and grant.
         local_prefill: bool,
     },
@@ -85,7 +85,7 @@ pub enum DecodeCommand {
 #[derive(Debug, Clone, PartialEq)]
 pub enum DecodeEvent {
     /// Reserved pages.
-    Grant(Grant),
+    Grant(Box<Grant>),
     /// All pages have been verified.
     Landed {
         /// The attempt.

@@ -29,10 +29,13 @@ impl PrefillCommand {
     ) -> Result<Self, ConvertError> {
         match present("message", request.message)? {
             prefill_request::Message::Start(start) => Ok(Self::Start {
-                spec: SequenceSpec::from_wire(present("spec", start.spec)?, limits)?,
+                spec: Box::new(SequenceSpec::from_wire(
+                    present("spec", start.spec)?,
+                    limits,
+                )?),
                 hand_off: start.hand_off,
             }),
-            prefill_request::Message::Grant(grant) => Ok(Self::Grant(grant.try_into()?)),
+            prefill_request::Message::Grant(grant) => Ok(Self::Grant(Box::new(grant.try_into()?))),
         }
     }
 }
@@ -42,11 +45,11 @@ impl From<PrefillCommand> for v1::PrefillRequest {
         let message = match command {
             PrefillCommand::Start { spec, hand_off } => {
                 prefill_request::Message::Start(v1::PrefillStart {
-                    spec: Some(spec.into()),
+                    spec: Some((*spec).into()),
                     hand_off,
                 })
             }
-            PrefillCommand::Grant(grant) => prefill_request::Message::Grant(grant.into()),
+            PrefillCommand::Grant(grant) => prefill_request::Message::Grant((*grant).into()),
         };
         Self {
             message: Some(message),
@@ -102,7 +105,10 @@ impl DecodeCommand {
     ) -> Result<Self, ConvertError> {
         match present("message", request.message)? {
             decode_request::Message::Start(start) => Ok(Self::Start {
-                spec: SequenceSpec::from_wire(present("spec", start.spec)?, limits)?,
+                spec: Box::new(SequenceSpec::from_wire(
+                    present("spec", start.spec)?,
+                    limits,
+                )?),
                 local_prefill: start.local_prefill,
             }),
             decode_request::Message::CancelChoice(cancel) => {
@@ -119,7 +125,7 @@ impl From<DecodeCommand> for v1::DecodeRequest {
                 spec,
                 local_prefill,
             } => decode_request::Message::Start(v1::DecodeStart {
-                spec: Some(spec.into()),
+                spec: Some((*spec).into()),
                 local_prefill,
             }),
             DecodeCommand::CancelChoice(choice) => {
@@ -137,7 +143,7 @@ impl TryFrom<v1::DecodeResponse> for DecodeEvent {
 
     fn try_from(response: v1::DecodeResponse) -> Result<Self, ConvertError> {
         Ok(match present("event", response.event)? {
-            decode_response::Event::Grant(grant) => Self::Grant(grant.try_into()?),
+            decode_response::Event::Grant(grant) => Self::Grant(Box::new(grant.try_into()?)),
             decode_response::Event::Landed(landed) => {
                 entries(
                     "first_tokens",
@@ -163,7 +169,7 @@ impl TryFrom<v1::DecodeResponse> for DecodeEvent {
 impl From<DecodeEvent> for v1::DecodeResponse {
     fn from(event: DecodeEvent) -> Self {
         let event = match event {
-            DecodeEvent::Grant(grant) => decode_response::Event::Grant(grant.into()),
+            DecodeEvent::Grant(grant) => decode_response::Event::Grant((*grant).into()),
             DecodeEvent::Landed {
                 attempt,
                 first_tokens,

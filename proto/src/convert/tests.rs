@@ -179,17 +179,17 @@ fn everything_survives_the_round_trip() {
 fn legs_survive_the_round_trip() {
     for command in [
         PrefillCommand::Start {
-            spec: spec(),
+            spec: Box::new(spec()),
             hand_off: true,
         },
-        PrefillCommand::Grant(grant()),
+        PrefillCommand::Grant(Box::new(grant())),
     ] {
         let wire = v1::PrefillRequest::from(command.clone());
         assert_eq!(PrefillCommand::from_wire(wire, &LIMITS).unwrap(), command);
     }
     for command in [
         DecodeCommand::Start {
-            spec: spec(),
+            spec: Box::new(spec()),
             local_prefill: true,
         },
         DecodeCommand::CancelChoice(1),
@@ -222,7 +222,7 @@ fn legs_survive_the_round_trip() {
         assert_eq!(PrefillEvent::try_from(wire).unwrap(), event);
     }
     for event in [
-        DecodeEvent::Grant(grant()),
+        DecodeEvent::Grant(Box::new(grant())),
         DecodeEvent::Landed {
             attempt: Attempt(1),
             first_tokens: vec![token()],
@@ -461,9 +461,9 @@ fn xfr_24_random_bytes_never_panic() {
         (state >> 33) as u32
     };
     let valid = [
-        v1::PrefillRequest::from(PrefillCommand::Grant(grant())).encode_to_vec(),
+        v1::PrefillRequest::from(PrefillCommand::Grant(Box::new(grant()))).encode_to_vec(),
         v1::DecodeRequest::from(DecodeCommand::Start {
-            spec: spec(),
+            spec: Box::new(spec()),
             local_prefill: false,
         })
         .encode_to_vec(),

@@ -1,0 +1,70 @@
+//! One membership, whatever fills its table.
+//!
+//! It must not know what the table is used for.
+
+use std::sync::Arc;
+
+use baton_proto::domain::WorkerInfo;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::registry::Registry;
+use crate::static_list::{StaticList, watch_worker};
+use crate::table::{MemberKey, MemberTable, TableWriter};
+
+/// Says in which fields a worker does not fit the router's model; nothing if it fits.
+pub type CheckWorker = Arc<dyn Fn(&WorkerInfo) -> Vec<String> + Send + Sync>;
+
+/// Who there is. Dropping it ends its connections.
+#[derive(Debug)]
+pub struct Membership {
+    writer: Arc<TableWriter>,
+    registry: Option<Registry>,
+    /// Connections to the workers of a static list.
+    _watchers: JoinSet<()>,
+}
+
+impl Membership {
+    /// Workers come to this process: see [`Membership::registry`] and [`crate::Announcer`].
+    pub fn embedded() -> Self {
+        let writer = TableWriter::new();
+        let registry = Some(Registry::new(Arc::clone(&writer)));
+        Self {
+            writer,
+            registry,
+            _watchers: JoinSet::new(),
+        }
+    }
+
+    /// This process goes to the workers of a list. Needs a tokio runtime.
+    pub fn static_list(list: StaticList) -> Self {
+        let writer = TableWriter::new();
+        let mut watchers = JoinSet::new();
+        for address in list.into_addresses() {
+            watchers.spawn(watch_worker(address, Arc::clone(&writer)));
+        }
+        Self {
+            writer,
+            registry: None,
+            _watchers: watchers,
+        }
+    }
+
+    /// The table, now and whenever it changes.
+    pub fn table(&self) -> watch::Receiver<Arc<MemberTable>> {
+        self.writer.subscribe()
+    }
+
+    /// The service that workers register with, if this membership has one.
+    pub fn registry(&self) -> Option<&Registry> {
+        self.registry.as_ref()
+    }
+
+    /// Tells a registered worker over its registration to drain. False where there is no such
+    /// registration; the worker's own service can be asked in any case.
+    pub fn request_drain(&self, key: &MemberKey) -> bool {
+        self.registry
+            .as_ref()
+            .is_some_and(|registry| registry.request_drain(key))
+    }
+}
