@@ -1,0 +1,83 @@
+use super::{built, gguf, tiny, tiny_metadata};
+use crate::added::{AddedToken, AddedTokens, Control, Segment};
+
+const USER_DEFINED: i32 = 4;
+const CONTROL: i32 = 3;
+
+#[test]
+fn tok_09_user_defined_tokens_match_always_and_control_tokens_only_when_parsed() {
+    let model = tiny(&[("FOO[bar]", USER_DEFINED), ("<ctl>", CONTROL)]);
+    let (foo, ctl) = (400, 401);
+    let text = "a FOO[bar] b <ctl>";
+    let parsed = model.encode(text, true).unwrap();
+    let plain = model.encode(text, false).unwrap();
+    assert_eq!(parsed.iter().filter(|&&id| id == foo).count(), 1);
+    assert_eq!(plain.iter().filter(|&&id| id == foo).count(), 1);
+    assert_eq!(parsed.iter().filter(|&&id| id == ctl).count(), 1);
+    assert!(!plain.contains(&ctl));
+    // Spaces around added tokens survive.
+    assert_eq!(model.decode(&parsed, false).unwrap(), text);
+    assert_eq!(model.decode(&plain, true).unwrap(), text);
+    assert_eq!(model.decode(&parsed, true).unwrap(), "a FOO[bar] b ");
+}
+
+#[test]
+fn tok_09_the_longest_match_wins() {
+    let model = tiny(&[
+        ("<a>", USER_DEFINED),
+        ("<a><b>", USER_DEFINED),
+        ("<a><b><c>", CONTROL),
+    ]);
+    let (a, ab, abc) = (400, 401, 402);
+    assert_eq!(model.encode("<a><b>", false).unwrap(), [ab]);
+    assert_eq!(model.encode("<a><a><b>", false).unwrap(), [a, ab]);
+    assert_eq!(model.encode("<a><b><c>", true).unwrap(), [abc]);
+    // Where the longest is not allowed, the next shorter one counts.
+    assert_eq!(model.encode("<a><b><c>", false).unwrap()[0], ab);
+}
+
+#[test]
+fn a_word_that_spells_a_control_token_stays_text() {
+    // With ignore_merges a word of the vocabulary is taken whole.
+    let mut metadata = tiny_metadata(&[("stop", CONTROL)]);
+    gguf(&mut metadata).pre = Some("llama-bpe".into());
+    let model = built(&metadata);
+    assert!(!model.encode("stop", false).unwrap().contains(&400));
+    assert_eq!(model.encode("stop", true).unwrap(), [400]);
+}
+
+#[test]
+fn flags_of_added_tokens() {
+    let token = |id, text: &str, lstrip, rstrip, single_word| AddedToken {
+        id,
+        text: text.into(),
+        control: false,
+        lstrip,
+        rstrip,
+        single_word,
+    };
+    let added = AddedTokens::new(vec![
+        token(0, "<l>", true, false, false),
+        token(1, "<r>", false, true, false),
+        token(2, "word", false, false, true),
+        token(3, "", false, false, false),
+    ])
+    .unwrap();
+    let split = |text: &str| added.split(text, Control::Never);
+    assert_eq!(
+        split("a  <l> b <r>  c"),
+        [
+            Segment::Text(0..1),
+            Segment::Token(0),
+            Segment::Text(6..9),
+            Segment::Token(1),
+            Segment::Text(14..15),
+        ]
+    );
+    assert_eq!(split("swords"), [Segment::Text(0..6)]);
+    assert_eq!(
+        split("a word!"),
+        [Segment::Text(0..2), Segment::Token(2), Segment::Text(6..7)]
+    );
+    assert!(split("").is_empty());
+}
