@@ -1,4 +1,6 @@
 //! What a model is, independent of the file format it came from.
+//!
+//! It must not know file formats, tensor data or execution.
 
 /// Architecture families whose execution differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +63,9 @@ pub enum RopeScaling {
 /// Rotary position embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Base of the frequencies.
+    /// Base of the frequencies; 10,000 where the file states none.
     pub theta: f32,
-    /// Rotated dimensions of each head.
+    /// Rotated dimensions of each head; always `head_dim`: partial rotation is refused.
     pub dimensions: u32,
     /// Which dimensions rotate together.
     pub pairing: RopePairing,
@@ -76,7 +78,8 @@ pub struct Rope {
 pub struct ModelConfig {
     /// Family.
     pub architecture: Architecture,
-    /// Name from the file's metadata, else the file's stem.
+    /// Name from GGUF metadata if it is fit to print (up to 256 bytes, no control characters), else
+    /// the stem of the file or the name of the directory.
     pub name: String,
     /// Layers.
     pub layers: u32,
@@ -92,7 +95,8 @@ pub struct ModelConfig {
     pub head_dim: u32,
     /// Vocabulary (rows of the embedding).
     pub vocabulary: u32,
-    /// Longest prompt + completion the model was trained for, in tokens.
+    /// Longest prompt + completion the model is meant for, in tokens; with `YaRN` the longer of the
+    /// stated length and `factor * original_context`.
     pub context_length: u32,
     /// Epsilon of RMS norms.
     pub norm_eps: f32,

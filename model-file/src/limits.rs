@@ -13,6 +13,10 @@ pub(crate) const HEADS: RangeInclusive<u64> = 1..=1024;
 pub(crate) const HEAD_DIM: RangeInclusive<u64> = 2..=1024;
 pub(crate) const VOCABULARY: RangeInclusive<u64> = 1..=1 << 22;
 pub(crate) const CONTEXT: RangeInclusive<u64> = 1..=1 << 24;
+/// Longest model name taken from a file.
+const MAX_NAME_BYTES: usize = 256;
+/// Most end-of-sequence ids that one file may state.
+pub(crate) const MAX_EOS_IDS: usize = 256;
 /// Base of rotary frequencies where the file states none, as in Llama 1 and 2.
 pub(crate) const DEFAULT_ROPE_THETA: f32 = 10_000.0;
 
@@ -53,6 +57,11 @@ pub(crate) fn epsilon(key: &str, value: f32) -> Result<f32, FileError> {
             "the numbers between 0 and 1",
         ))
     }
+}
+
+/// Whether a name from a file may stand in logs and lists.
+pub(crate) fn is_printable(name: &str) -> bool {
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control)
 }
 
 /// Longest sequence that a model with `YaRN` is meant for: its own context length or the extension

@@ -6,7 +6,9 @@
 mod config;
 mod cursor;
 mod header;
+mod keys;
 mod names;
+mod rope;
 mod text;
 mod value;
 

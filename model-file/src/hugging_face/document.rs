@@ -137,6 +137,10 @@ impl Document {
     /// One token id or a list of them.
     pub(super) fn token_ids(&self, key: &str, vocabulary: u32) -> Result<Vec<u32>, FileError> {
         match self.value(key) {
+            Some(Value::Array(ids)) if ids.len() > limits::MAX_EOS_IDS => {
+                let range = format!("0 to {} ids", limits::MAX_EOS_IDS);
+                Err(FileError::out_of_range(self.key(key), ids.len(), range))
+            }
             Some(Value::Array(ids)) => ids
                 .iter()
                 .map(|id| {

@@ -12,8 +12,10 @@ use crate::stored::Source;
 
 /// Longest of the small files. Templates and configurations take kilobytes.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
-/// Longest tokenizer.json and index; the largest vocabularies take some 20 MB.
-const MAX_LARGE_BYTES: u64 = 64 << 20;
+/// Longest tokenizer.json; the largest vocabularies take some 35 MB.
+const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+/// Longest index of shards; one of 20,000 tensors takes 2 MB.
+const MAX_INDEX_BYTES: u64 = 8 << 20;
 /// Longest file name.
 const MAX_NAME_BYTES: usize = 255;
 
@@ -77,11 +79,10 @@ impl Folder {
         if !self.contains(name) {
             return Ok(None);
         }
-        let large = matches!(name, "tokenizer.json" | "model.safetensors.index.json");
-        let limit = if large {
-            MAX_LARGE_BYTES
-        } else {
-            MAX_SMALL_BYTES
+        let limit = match name {
+            "tokenizer.json" => MAX_TOKENIZER_BYTES,
+            "model.safetensors.index.json" => MAX_INDEX_BYTES,
+            _ => MAX_SMALL_BYTES,
         };
         let source = self.open_file(name)?;
         let bytes = source.read_all(limit)?;

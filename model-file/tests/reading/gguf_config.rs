@@ -306,6 +306,18 @@ fn other_tensor_types_are_refused_by_tensor_name() {
 }
 
 #[test]
+fn names_that_are_unfit_to_print_give_way_to_the_file_name() {
+    let name = |value: &str| {
+        let file = with("general.name", text(value)).unwrap();
+        file.config().name.clone()
+    };
+    assert_eq!(name("Some Model"), "Some Model");
+    for unfit in ["", "a\nb", &"x".repeat(257)] {
+        assert_eq!(name(unfit), "tiny");
+    }
+}
+
+#[test]
 fn all_end_of_sequence_ids_count() {
     let mut file = tiny();
     file.set("tokenizer.ggml.eot_token_id", GgufValue::U32(0))

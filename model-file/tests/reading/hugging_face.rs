@@ -262,6 +262,7 @@ fn end_of_sequence_ids_come_from_all_files() {
     assert_eq!(ids(Value::Null).unwrap(), [2]);
     assert!(ids(json!([512])).is_err());
     assert!(ids(json!([-1])).is_err());
+    assert!(ids(json!(vec![1; 257])).is_err());
     let folder = tiny(1);
     fs::remove_file(folder.path().join("generation_config.json")).unwrap();
     assert_eq!(
