@@ -47,8 +47,8 @@ impl FreeRuns {
             self.by_start.get(&start).map(|&length| (start, length))
         });
         let (start, length) = after
-            .or_else(|| self.by_length.range((count, 0)..).next().map(swap))
-            .or_else(|| self.by_length.last().map(swap))?;
+            .or_else(|| self.by_length.range((count, 0)..).next().copied().map(swap))
+            .or_else(|| self.by_length.last().copied().map(swap))?;
         let taken = count.min(length);
         self.remove(start, length);
         if taken < length {
@@ -68,7 +68,7 @@ impl FreeRuns {
     }
 }
 
-fn swap(&(length, start): &(u32, u32)) -> (u32, u32) {
+fn swap((length, start): (u32, u32)) -> (u32, u32) {
     (start, length)
 }
 

@@ -1,0 +1,167 @@
+//! What the outside asks of the step loop, and how it wakes the loop.
+//!
+//! Requests wait in a bounded queue and are refused beyond it. What gives something back (release,
+//! quarantine, cancel) is a set of ids: it cannot be lost, cannot block and cannot outgrow the sequences
+//! that live. It must not know what the loop does with either.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::progress::ProgressFactory;
+use crate::{
+    AfterPrompt, ReservedPages, SequenceError, SequenceEvent, SequenceId, SequenceSpec, Token,
+};
+
+/// A request to the loop, answered between steps.
+pub(crate) enum Command {
+    Submit {
+        id: SequenceId,
+        spec: SequenceSpec,
+        after: AfterPrompt,
+        progress: Option<ProgressFactory>,
+        events: mpsc::Sender<SequenceEvent>,
+        reply: oneshot::Sender<Result<(), SequenceError>>,
+    },
+    Reserve {
+        id: SequenceId,
+        spec: SequenceSpec,
+        events: mpsc::Sender<SequenceEvent>,
+        reply: oneshot::Sender<Result<ReservedPages, SequenceError>>,
+    },
+    Land {
+        id: SequenceId,
+        first_tokens: Vec<Token>,
+        running_choices: Vec<u32>,
+        reply: oneshot::Sender<Result<(), SequenceError>>,
+    },
+}
+
+/// Everything asked since the loop last looked.
+#[derive(Default)]
+pub(crate) struct Letters {
+    pub(crate) commands: VecDeque<Command>,
+    pub(crate) granted: BTreeSet<SequenceId>,
+    pub(crate) cancelled_choices: BTreeSet<(SequenceId, u32)>,
+    pub(crate) quarantined: BTreeSet<SequenceId>,
+    pub(crate) released: BTreeSet<SequenceId>,
+    pub(crate) drain: bool,
+    /// A reader that was behind has room again.
+    pub(crate) reader_ready: bool,
+    /// Nobody can ask any more; or the loop has ended.
+    pub(crate) closed: bool,
+}
+
+impl Letters {
+    fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+            && self.granted.is_empty()
+            && self.cancelled_choices.is_empty()
+            && self.quarantined.is_empty()
+            && self.released.is_empty()
+            && !(self.drain || self.reader_ready || self.closed)
+    }
+}
+
+/// The loop's letter box.
+pub(crate) struct Inbox {
+    letters: Mutex<Letters>,
+    arrived: Condvar,
+    /// Most submissions and reservations between two looks.
+    most_commands: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new(most_commands: usize) -> Self {
+        Self {
+            letters: Mutex::new(Letters::default()),
+            arrived: Condvar::new(),
+            most_commands,
+        }
+    }
+
+    /// Puts a command in the queue. Landing is not counted: each uses up a reservation.
+    pub(crate) fn command(&self, command: Command) -> Result<(), SequenceError> {
+        let mut letters = self.lock();
+        if letters.closed {
+            return Err(SequenceError::Gone);
+        }
+        let is_bounded = !matches!(command, Command::Land { .. });
+        if is_bounded && letters.commands.len() >= self.most_commands {
+            return Err(SequenceError::QueueFull {
+                limit: self.most_commands,
+            });
+        }
+        letters.commands.push_back(command);
+        drop(letters);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Leaves a note; dropped if the loop has ended, which gave everything back.
+    pub(crate) fn note(&self, write: impl FnOnce(&mut Letters)) {
+        let mut letters = self.lock();
+        if letters.closed {
+            return;
+        }
+        write(&mut letters);
+        drop(letters);
+        self.arrived.notify_one();
+    }
+
+    /// Ends the loop, or says that it has ended.
+    pub(crate) fn close(&self) {
+        let mut letters = self.lock();
+        letters.closed = true;
+        // Whoever waits for a reply hears that nobody will answer.
+        letters.commands.clear();
+        drop(letters);
+        self.arrived.notify_one();
+    }
+
+    /// Takes everything, at once.
+    pub(crate) fn take(&self) -> Letters {
+        let mut letters = self.lock();
+        let closed = letters.closed;
+        let taken = std::mem::take(&mut *letters);
+        letters.closed = closed;
+        taken
+    }
+
+    /// Sleeps until something is there or `until` has passed.
+    pub(crate) fn wait(&self, until: Option<Instant>) {
+        let mut letters = self.lock();
+        while letters.is_empty() {
+            let Some(until) = until else {
+                letters = self
+                    .arrived
+                    .wait(letters)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            letters = self
+                .arrived
+                .wait_timeout(letters, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Letters are whole after every change, so a panic elsewhere does not spoil them.
+    fn lock(&self) -> MutexGuard<'_, Letters> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Inbox {
+    fn wake(self: Arc<Self>) {
+        self.note(|letters| letters.reader_ready = true);
+    }
+}

@@ -1,0 +1,243 @@
+//! The step loop: the only owner of scheduler and engine, on its own thread.
+//!
+//! Between steps it reads its inbox and delivers events; it waits for nothing but the inbox and the next
+//! deadline, and only when nothing can run. It must not know networks, transfers or the router.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use baton_engine::{Batch, EngineError, StepEngine};
+use tokio::sync::watch;
+
+use crate::SequenceError;
+use crate::inbox::{Command, Inbox, Letters};
+use crate::load::LoadSnapshot;
+use crate::mailbox::{Mailboxes, ReaderNews};
+use crate::plan::Plan;
+use crate::scheduler::Scheduler;
+
+/// Everything that the step thread owns.
+pub(crate) struct StepLoop {
+    scheduler: Scheduler,
+    engine: Box<dyn StepEngine>,
+    mailboxes: Mailboxes,
+    inbox: Arc<Inbox>,
+    snapshots: watch::Sender<Arc<LoadSnapshot>>,
+}
+
+impl StepLoop {
+    pub(crate) fn new(
+        scheduler: Scheduler,
+        engine: Box<dyn StepEngine>,
+        inbox: Arc<Inbox>,
+        snapshots: watch::Sender<Arc<LoadSnapshot>>,
+    ) -> Self {
+        let write_deadline = scheduler.config.write_deadline;
+        Self {
+            mailboxes: Mailboxes::new(write_deadline, Arc::clone(&inbox)),
+            scheduler,
+            engine,
+            inbox,
+            snapshots,
+        }
+    }
+
+    /// Runs until the inbox is closed. However it ends (a panic of the engine too), the inbox is closed
+    /// and all channels end.
+    pub(crate) fn run(mut self) {
+        let _closing = CloseOnDrop(Arc::clone(&self.inbox));
+        loop {
+            let letters = self.inbox.take();
+            if letters.closed {
+                return;
+            }
+            let now = Instant::now();
+            self.read(now, letters);
+            self.scheduler.expire(now);
+            let mut is_settled = !self.poll_readers(now);
+            is_settled &= !self.deliver(now);
+            let plan = self.scheduler.plan();
+            is_settled &= !self.deliver(now);
+            if plan.slices.is_empty() {
+                self.publish();
+                if is_settled {
+                    self.inbox.wait(self.next_deadline());
+                }
+                continue;
+            }
+            let started = Instant::now();
+            self.step(plan);
+            let ended = Instant::now();
+            self.scheduler.record_step(ended - started);
+            self.deliver(ended);
+            self.publish();
+        }
+    }
+
+    /// Requests first, then what gives something back: a release always finds what it releases.
+    fn read(&mut self, now: Instant, letters: Letters) {
+        for command in letters.commands {
+            self.obey(now, command);
+        }
+        for id in letters.granted {
+            self.scheduler.granted(id);
+        }
+        for (id, choice) in letters.cancelled_choices {
+            self.scheduler.cancel_choice(id, choice);
+        }
+        for id in letters.quarantined {
+            self.scheduler.quarantine(id);
+        }
+        for id in letters.released {
+            self.scheduler.release(id);
+            self.mailboxes.close(id);
+        }
+        if letters.drain {
+            self.scheduler.drain();
+        }
+    }
+
+    /// A reply that nobody waits for any more is no loss: who gave up waiting also releases.
+    fn obey(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Submit {
+                id,
+                spec,
+                after,
+                progress,
+                events,
+                reply,
+            } => {
+                let result = self.scheduler.submit(now, id, spec, after, progress);
+                if result.is_ok() {
+                    self.mailboxes.open(id, events);
+                }
+                let _ = reply.send(result);
+            }
+            Command::Reserve {
+                id,
+                spec,
+                events,
+                reply,
+            } => {
+                let result = self.scheduler.reserve(now, id, spec);
+                if result.is_ok() {
+                    self.mailboxes.open(id, events);
+                }
+                let _ = reply.send(result);
+            }
+            Command::Land {
+                id,
+                first_tokens,
+                running_choices,
+                reply,
+            } => {
+                let _ = reply.send(self.scheduler.land(id, &first_tokens, &running_choices));
+            }
+        }
+    }
+
+    /// Whether anything has changed.
+    fn poll_readers(&mut self, now: Instant) -> bool {
+        let news = self.mailboxes.poll(now);
+        for news in &news {
+            self.heed(*news);
+        }
+        !news.is_empty()
+    }
+
+    /// Hands out what the scheduler has told; whether that was anything.
+    fn deliver(&mut self, now: Instant) -> bool {
+        let events = self.scheduler.take_events();
+        let is_some = !events.is_empty();
+        for (id, event) in events {
+            if let Some(news) = self.mailboxes.post(now, id, event) {
+                self.heed(news);
+            }
+        }
+        is_some
+    }
+
+    fn heed(&mut self, news: ReaderNews) {
+        match news {
+            ReaderNews::Behind(id) => self.scheduler.set_paused(id, true),
+            ReaderNews::CaughtUp(id) => self.scheduler.set_paused(id, false),
+            ReaderNews::TooSlow(id) => {
+                let write_deadline = self.scheduler.config.write_deadline;
+                self.scheduler
+                    .fail(id, SequenceError::SlowReader(write_deadline));
+            }
+            ReaderNews::Gone(id) => self.scheduler.reader_gone(id),
+        }
+    }
+
+    /// Runs a planned step. What the engine refuses ends; the rest of the step runs.
+    fn step(&mut self, mut plan: Plan) {
+        while !plan.slices.is_empty() {
+            let listeners = self.scheduler.listeners(&plan);
+            let slices = self.scheduler.slices(&plan);
+            let copies: Vec<_> = plan
+                .copies
+                .iter()
+                .map(|copy| (copy.from, copy.to))
+                .collect();
+            let batch = Batch {
+                copies: &copies,
+                slices: &slices,
+            };
+            let mut on_layer = |layer| {
+                for (listener, tokens, _) in &listeners {
+                    listener.advance(layer, *tokens);
+                }
+            };
+            let error = match self.engine.step(&batch, &mut on_layer) {
+                Ok(logits) => {
+                    for (listener, _, is_last) in &listeners {
+                        if *is_last {
+                            listener.finish();
+                        }
+                    }
+                    self.scheduler.complete(&plan, &logits);
+                    return;
+                }
+                Err(error) => error,
+            };
+            let culprit = match &error {
+                EngineError::BadSlice { slice, .. } => plan.slices.get(*slice).map(|s| s.id),
+                EngineError::BadCopy { copy, .. } => plan.copies.get(*copy).map(|c| c.id),
+                _ => None,
+            };
+            let culprits = culprit.map_or_else(|| plan.ids(), |id| vec![id]);
+            tracing::error!(%error, sequences = culprits.len(), "the engine refused a step");
+            for id in culprits {
+                self.scheduler.refuse(&mut plan, id, error.to_string());
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let snapshot = self.scheduler.snapshot();
+        self.snapshots.send_if_modified(|current| {
+            let is_new = **current != snapshot;
+            if is_new {
+                *current = Arc::new(snapshot);
+            }
+            is_new
+        });
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let of_sequences = self.scheduler.next_deadline();
+        let of_readers = self.mailboxes.next_deadline();
+        of_sequences.into_iter().chain(of_readers).min()
+    }
+}
+
+/// Closes the inbox when the thread ends, so that nobody waits for it.
+struct CloseOnDrop(Arc<Inbox>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

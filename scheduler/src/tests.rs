@@ -1,0 +1,5 @@
+//! Tests of scheduler and step loop with an oracle engine.
+
+mod cases;
+mod oracle;
+mod rig;
