@@ -81,3 +81,32 @@ fn flags_of_added_tokens() {
     );
     assert!(split("").is_empty());
 }
+
+#[test]
+fn pre_tokenizers_cut_as_their_models_do() {
+    let mut metadata = tiny_metadata(&[("12", 1), ("123", 1)]);
+    gguf(&mut metadata)
+        .merges
+        .extend(["1 2".to_owned(), "12 3".to_owned()]);
+    let mut encode = |pre: &str, text: &str| {
+        gguf(&mut metadata).pre = Some(pre.into());
+        let model = built(&metadata);
+        let ids = model.encode(text, false).unwrap();
+        ids.iter()
+            .map(|&id| String::from_utf8_lossy(&model.token_bytes(id).unwrap()).into_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(encode("smollm", "1234"), ["1", "2", "3", "4"]);
+    assert_eq!(encode("qwen2", "1234"), ["1", "2", "3", "4"]);
+    assert_eq!(encode("llama-bpe", "1234"), ["123", "4"]);
+    // Llama 3 counts digits in threes from the left; GPT-2's rule would not part "4123".
+    assert_eq!(
+        encode("llama-bpe", "9994123"),
+        ["9", "9", "9", "4", "12", "3"]
+    );
+    // Qwen2 composes characters, the others do not.
+    let decomposed = "e\u{301}";
+    assert_eq!(encode("qwen2", decomposed).concat().len(), 6);
+    assert_eq!(encode("smollm", decomposed).len(), 3);
+    assert_eq!(encode("llama-bpe", decomposed).len(), 3);
+}

@@ -29,7 +29,7 @@ fn refused(json: &Value) -> String {
 }
 
 /// SentencePiece-style BPE as Llama 2 and Mistral have it.
-fn sentence_piece() -> Value {
+pub(super) fn sentence_piece() -> Value {
     let mut vocab = serde_json::Map::new();
     let mut add = |text: String| {
         let id = vocab.len();
@@ -114,7 +114,7 @@ fn a_tokenizer_json_gives_the_ids_of_the_same_gguf() {
 }
 
 #[test]
-fn sentence_piece_style_spaces_and_bytes() {
+pub(super) fn sentence_piece_style_spaces_and_bytes() {
     let model = built(&sentence_piece());
     let ids = model.encode("hi the", false).unwrap();
     assert_eq!(ids, [265, 267]);

@@ -5,6 +5,7 @@ mod added;
 mod chat;
 mod detokenizer;
 mod golden;
+mod hostile;
 mod hugging_face;
 mod refusals;
 mod stops;

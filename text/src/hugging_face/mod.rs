@@ -3,15 +3,17 @@
 //! The parts are read one by one, so that each kind that is not known to work is refused by name, and
 //! sizes are checked before anything is allocated for them. Must not know of chat or text.
 
+mod decoding;
+
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
+use self::decoding::Decoding;
 use crate::TextError;
 use crate::added::{AddedToken, AddedTokens};
-use crate::byte_level;
 use crate::error::excerpt;
 use crate::model::Parts;
 use crate::pipeline::{BpeOptions, Pipeline, bpe, pair};
@@ -68,15 +70,6 @@ enum Merge {
     Line(String),
 }
 
-/// How tokens become text again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Decoding {
-    /// GPT-2's byte alphabet.
-    ByteLevel,
-    /// `▁` is a space and `<0xNN>` a byte.
-    SentencePiece { strips_first_space: bool },
-}
-
 /// Builds the tokenizer of a `tokenizer.json`. `rows` is the number of rows of the embedding.
 ///
 /// # Errors
@@ -92,7 +85,7 @@ pub(crate) fn parts(json: &str, rows: u32) -> Result<Parts, TextError> {
     let file: File = serde_json::from_str(json)
         .map_err(|error| TextError::invalid(format!("tokenizer.json: {error}")))?;
     check_model(&file.model)?;
-    let decoding = decoding(file.decoder.as_ref())?;
+    let decoding = Decoding::new(file.decoder.as_ref())?;
     let normalizer = part::<NormalizerWrapper>(
         "normalizer",
         file.normalizer,
@@ -147,10 +140,7 @@ pub(crate) fn parts(json: &str, rows: u32) -> Result<Parts, TextError> {
         pipeline: Pipeline::new(normalizer, pre_tokenizer, bpe),
         added: AddedTokens::new(added.collect())?,
         vocabulary,
-        strips_first_space: decoding
-            == Decoding::SentencePiece {
-                strips_first_space: true,
-            },
+        strips_first_space: decoding.strips_first_space(),
     })
 }
 
@@ -230,58 +220,6 @@ fn check_types(
     Ok(())
 }
 
-/// Recognises the decoders whose effect on each single token is known.
-fn decoding(decoder: Option<&Value>) -> Result<Decoding, TextError> {
-    let refuse = |kind: &str| {
-        Err(TextError::Unsupported {
-            key: "tokenizer.json decoder",
-            value: excerpt(kind),
-            supported: "ByteLevel, Metaspace, or a Sequence of Replace(▁), ByteFallback, Fuse, Strip(space)",
-        })
-    };
-    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
-    let Some(decoder) = decoder.filter(|value| !value.is_null()) else {
-        return refuse("absent");
-    };
-    let parts = match decoder.get("decoders").and_then(Value::as_array) {
-        Some(parts) => parts.as_slice(),
-        None => std::slice::from_ref(decoder),
-    };
-    let mut sentence_piece = false;
-    let mut strips_first_space = false;
-    for part in parts {
-        let name = kind(part).unwrap_or_default();
-        match name.as_str() {
-            "ByteLevel" if parts.len() == 1 => return Ok(Decoding::ByteLevel),
-            "Metaspace" if part.get("replacement").and_then(Value::as_str) == Some("▁") => {
-                sentence_piece = true;
-                strips_first_space = part.get("prepend_scheme").and_then(Value::as_str)
-                    != Some("never")
-                    && part.get("add_prefix_space").and_then(Value::as_bool) != Some(false);
-            }
-            "Replace"
-                if part.pointer("/pattern/String").and_then(Value::as_str) == Some("▁")
-                    && part.get("content").and_then(Value::as_str) == Some(" ") =>
-            {
-                sentence_piece = true;
-            }
-            "Strip"
-                if part.get("content").and_then(Value::as_str) == Some(" ")
-                    && part.get("start").and_then(Value::as_u64) == Some(1)
-                    && part.get("stop").and_then(Value::as_u64) == Some(0) =>
-            {
-                strips_first_space = true;
-            }
-            "ByteFallback" | "Fuse" => {}
-            _ => return refuse(&name),
-        }
-    }
-    if !sentence_piece {
-        return refuse("a Sequence without Replace");
-    }
-    Ok(Decoding::SentencePiece { strips_first_space })
-}
-
 /// Bytes of all tokens by id. Ids that no token has are holes.
 fn vocabulary(
     words: &HashMap<String, u32>,
@@ -315,10 +253,10 @@ fn vocabulary(
         while vocabulary.len() < id as usize {
             vocabulary.push(&[], Kind::Hole);
         }
-        let bytes = match (kind, decoding) {
-            (Some(_), _) => text.as_bytes().to_vec(),
-            (None, Decoding::ByteLevel) => byte_level::to_bytes(text),
-            (None, Decoding::SentencePiece { .. }) => piece_bytes(text),
+        // An added token is written as it is.
+        let bytes = match kind {
+            Some(_) => text.as_bytes().to_vec(),
+            None => decoding.bytes(text),
         };
         vocabulary
             .push(&bytes, kind.unwrap_or(Kind::Text))
@@ -327,19 +265,6 @@ fn vocabulary(
             })?;
     }
     Ok(vocabulary)
-}
-
-/// Bytes of a SentencePiece-style token: `<0xNN>` is a byte, `▁` a space.
-fn piece_bytes(text: &str) -> Vec<u8> {
-    let byte = text
-        .strip_prefix("<0x")
-        .and_then(|rest| rest.strip_suffix('>'))
-        .filter(|hex| hex.len() == 2)
-        .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-    match byte {
-        Some(byte) => vec![byte],
-        None => text.replace('▁', " ").into_bytes(),
-    }
 }
 
 fn all_merges(merges: Vec<Merge>) -> Result<Vec<(String, String)>, TextError> {
