@@ -6,11 +6,14 @@
 //! For float weights two chains, one of even and one of odd columns, `acc = fma(w, x, acc)`, added at
 //! the end. The kernels of an instruction set must give the same bits.
 
-use super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
+use super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, TILE_ROWS};
 use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
 use super::kernel::{FloatTile, IntegerTile, Lanes};
 
 /// Sixteen rows by `tokens` (at most four) tokens of an integer panel.
+///
+/// Integer sums are computed in f32, which vectorises on every machine and is as exact: all terms are
+/// integers and all sums below 255 × 127 × 32 < 2²⁴.
 ///
 /// # Safety
 /// As [`IntegerTile`] states.
@@ -24,7 +27,7 @@ pub(super) unsafe fn integer(
     let panel_bytes = scaling.panel_bytes(width, tile.groups);
     // SAFETY: the panel has this many bytes.
     let panel = unsafe { std::slice::from_raw_parts(tile.panel, panel_bytes) };
-    let mut codes = [0; TILE_CODES];
+    let mut codes = [[0.0; PANEL_ROWS]; GROUP];
     let mut accumulators = [[0.0; PANEL_ROWS]; TILE_ROWS];
     for group in 0..tile.groups {
         // SAFETY: the activations have as many blocks as the panel groups.
@@ -35,27 +38,25 @@ pub(super) unsafe fn integer(
                 .cast::<[u8; BLOCK_BYTES]>()
         };
         let place = scaling.place(width, group);
-        width.unpack(&panel[place.codes..][..width.tile_bytes()], &mut codes);
+        signed_codes(width, scaling.offset(), &panel[place.codes..], &mut codes);
         let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
         for (token, accumulator) in accumulators.iter_mut().enumerate().take(tokens) {
-            let x: &[u8] = &block[token * GROUP..][..GROUP];
+            let x = &block[token * GROUP..][..GROUP];
             let scale = f32_at(block, SCALES + token * 4);
-            let scaled_sum = f32_at(block, SCALED_SUMS + token * 4);
-            let sums = [0, 1].map(|half| i16_at(block, SUMS + token * 4 + half * 2));
             let [first, second] = dots(&codes, x);
             for (row, acc) in accumulator.iter_mut().enumerate() {
-                let dot = [first[row], second[row]];
-                let dot = [0, 1].map(|h| dot[h] - scaling.offset() * i32::from(sums[h]));
-                let weight = scales[row];
+                let weight = scales[row].halves;
                 if scaling == Scaling::SuperHalves {
-                    *acc = (weight.halves[0] * scale).mul_add(dot[0] as f32, *acc);
-                    *acc = (weight.halves[1] * scale).mul_add(dot[1] as f32, *acc);
+                    *acc = (weight[0] * scale).mul_add(first[row], *acc);
+                    *acc = (weight[1] * scale).mul_add(second[row], *acc);
                 } else {
-                    let dot = (dot[0] + dot[1]) as f32;
-                    *acc = (weight.halves[0] * scale).mul_add(dot, *acc);
+                    *acc = (weight[0] * scale).mul_add(first[row] + second[row], *acc);
                 }
-                if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
-                    *acc = weight.bias.mul_add(scaled_sum, *acc);
+            }
+            if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
+                let scaled_sum = f32_at(block, SCALED_SUMS + token * 4);
+                for (acc, scale) in accumulator.iter_mut().zip(&scales) {
+                    *acc = scale.bias.mul_add(scaled_sum, *acc);
                 }
             }
         }
@@ -65,21 +66,29 @@ pub(super) unsafe fn integer(
     }
 }
 
+/// `code − offset` of a tile, by column and row.
+fn signed_codes(width: Width, offset: i32, tile: &[u8], codes: &mut [[f32; PANEL_ROWS]; GROUP]) {
+    let mut lines = [0; TILE_CODES];
+    width.unpack(&tile[..width.tile_bytes()], &mut lines);
+    for (columns, line) in codes.chunks_exact_mut(QUAD).zip(lines.chunks_exact(LINE)) {
+        for (column, codes) in columns.iter_mut().enumerate() {
+            for (row, code) in codes.iter_mut().enumerate() {
+                *code = (i32::from(line[row * QUAD + column]) - offset) as f32;
+            }
+        }
+    }
+}
+
 /// Integer dot products of sixteen rows with one token, by half group.
-fn dots(codes: &[u8; TILE_CODES], x: &[u8]) -> [[i32; PANEL_ROWS]; 2] {
-    let mut halves = [[0; PANEL_ROWS]; 2];
-    let quads = codes
-        .chunks_exact(LINE)
-        .zip(x.chunks_exact(QUAD))
-        .enumerate();
-    for (quad, (line, x)) in quads {
-        let x: [i32; QUAD] = core::array::from_fn(|i| i32::from(x[i] as i8));
-        let sums = &mut halves[quad / 4];
-        for (sum, codes) in sums.iter_mut().zip(line.chunks_exact(QUAD)) {
-            *sum += i32::from(codes[0]) * x[0]
-                + i32::from(codes[1]) * x[1]
-                + i32::from(codes[2]) * x[2]
-                + i32::from(codes[3]) * x[3];
+fn dots(codes: &[[f32; PANEL_ROWS]; GROUP], x: &[u8]) -> [[f32; PANEL_ROWS]; 2] {
+    let mut halves = [[0.0; PANEL_ROWS]; 2];
+    let parts = codes.chunks_exact(GROUP / 2).zip(x.chunks_exact(GROUP / 2));
+    for (sums, (codes, x)) in halves.iter_mut().zip(parts) {
+        for (codes, x) in codes.iter().zip(x) {
+            let x = f32::from(*x as i8);
+            for (sum, code) in sums.iter_mut().zip(codes) {
+                *sum += code * x;
+            }
         }
     }
     halves
@@ -87,10 +96,6 @@ fn dots(codes: &[u8; TILE_CODES], x: &[u8]) -> [[i32; PANEL_ROWS]; 2] {
 
 fn f32_at(block: &[u8; BLOCK_BYTES], at: usize) -> f32 {
     f32::from_ne_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
-}
-
-fn i16_at(block: &[u8; BLOCK_BYTES], at: usize) -> i16 {
-    i16::from_ne_bytes([block[at], block[at + 1]])
 }
 
 /// Sixteen rows by `tokens` (at most four) tokens of a float panel.
