@@ -1,7 +1,7 @@
 //! Sampling parameters as every part of the system agrees on them.
 //!
-//! A value of [`SamplingParams`] has been checked: the only way to get one from the outside is
-//! [`SamplingParams::validate`]. It must not know of requests, models or the wire.
+//! Whatever comes from outside passes [`SamplingParams::validate`] before it is used. It must not know
+//! of requests, models or the wire.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
