@@ -402,7 +402,10 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
     for pair in 0..pairs {
         // SAFETY: the vectors and the pair exist.
         unsafe {
-            let keys: [(V, V); C] = std::array::from_fn(|c| tile.keys(vector + c, pair));
+            let mut keys = [(V::splat(0.0), V::splat(0.0)); C];
+            for (c, keys) in keys.iter_mut().enumerate() {
+                *keys = tile.keys(vector + c, pair);
+            }
             for r in 0..R {
                 let first = V::splat(*queries[r].add(2 * pair));
                 let second = V::splat(*queries[r].add(2 * pair + 1));
@@ -412,8 +415,8 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
             }
         }
     }
-    for (r, row) in sums.into_iter().enumerate() {
-        for (c, sum) in row.into_iter().enumerate() {
+    for (r, row) in sums.iter().enumerate() {
+        for (c, sum) in row.iter().enumerate() {
             // SAFETY: row `r` of the scores.
             unsafe { sum.store(scores.add(r * TILE + (vector + c) * LANES)) };
         }
@@ -430,20 +433,21 @@ unsafe fn weigh<V: Lanes>(scores: *mut f32, seen: usize, largest: &mut f32, tota
     let hidden = V::splat(f32::NEG_INFINITY);
     // SAFETY: a row has `VECTORS` vectors.
     unsafe {
-        let masked: [V; VECTORS] = std::array::from_fn(|v| {
-            V::load(scores.add(v * LANES)).first(seen.saturating_sub(v * LANES), hidden)
-        });
-        let [a, b, c, d] = masked;
+        let mut row = [hidden; VECTORS];
+        for (v, lanes) in row.iter_mut().enumerate() {
+            *lanes = V::load(scores.add(v * LANES)).first(seen.saturating_sub(v * LANES), hidden);
+        }
+        let [a, b, c, d] = row;
         let peak = a.max(b).max(c.max(d)).largest();
         let peak = if *largest > peak { *largest } else { peak };
-        let weights = masked.map(|score| score.sub(V::splat(peak)).exp());
-        let [a, b, c, d] = weights;
+        for (v, lanes) in row.iter_mut().enumerate() {
+            *lanes = lanes.sub(V::splat(peak)).exp();
+            lanes.store(scores.add(v * LANES));
+        }
+        let [a, b, c, d] = row;
         let kept = V::splat(*largest - peak).exp().largest();
         *total = kept.mul_add(*total, a.add(b).add(c.add(d)).sum());
         *largest = peak;
-        for (v, weight) in weights.into_iter().enumerate() {
-            weight.store(scores.add(v * LANES));
-        }
         kept
     }
 }
@@ -465,11 +469,17 @@ unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: usize>(
 ) {
     // SAFETY: the caller's promise; keys of a pair outside `from..to` are not used.
     unsafe {
-        let mut acc: [[V; D]; R] = std::array::from_fn(|r| {
-            std::array::from_fn(|d| V::load(sums.add(r * width + d * LANES)).mul(V::splat(kept[r])))
-        });
+        let mut acc = [[V::splat(0.0); D]; R];
+        for r in 0..R {
+            for d in 0..D {
+                acc[r][d] = V::load(sums.add(r * width + d * LANES)).mul(V::splat(kept[r]));
+            }
+        }
         for pair in from / 2..to.div_ceil(2) {
-            let values: [(V, V); D] = std::array::from_fn(|d| tile.values(pair, column + d));
+            let mut values = [(V::splat(0.0), V::splat(0.0)); D];
+            for (d, values) in values.iter_mut().enumerate() {
+                *values = tile.values(pair, column + d);
+            }
             if 2 * pair >= from {
                 for r in 0..R {
                     let weight = V::splat(*weights.add(r * TILE + 2 * pair));

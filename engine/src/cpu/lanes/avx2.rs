@@ -37,9 +37,12 @@ impl Lanes for Avx2Lanes {
             let low = _mm256_loadu_si256(source.cast());
             let high = _mm256_loadu_si256(source.add(16).cast());
             let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let first = |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
-            let second = |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, mask));
-            (Self(first(low), first(high)), Self(second(low), second(high)))
+            let first = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
+            let second = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
+            (
+                Self(_mm256_castsi256_ps(first[0]), _mm256_castsi256_ps(first[1])),
+                Self(_mm256_castsi256_ps(second[0]), _mm256_castsi256_ps(second[1])),
+            )
         }
     }
     #[inline(always)]
@@ -108,11 +111,12 @@ impl Lanes for Avx2Lanes {
     fn scale_by_power(self, shifted: Self) -> Self {
         // SAFETY: see above.
         unsafe {
-            let scale = |value, shifted| {
-                let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
-                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), exponent))
-            };
-            Self(scale(self.0, shifted.0), scale(self.1, shifted.1))
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.0));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.1));
+            Self(
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.0), low)),
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.1), high)),
+            )
         }
     }
     #[inline(always)]

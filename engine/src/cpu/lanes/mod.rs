@@ -3,6 +3,9 @@
 //! A kernel is written once, generic over [`Lanes`], and compiled for each instruction set. All
 //! implementations do the same IEEE operations in the same order (fused multiply-add where it says
 //! so, one fixed tree for sums), so all give the same bits. Kernels' shapes are not its business.
+//!
+//! A closure would be compiled without the instruction set's features and break the chain of
+//! inlining: kernels and implementations keep vectors out of closures.
 #![allow(unsafe_code)] // Wraps vector instructions.
 
 #[cfg(target_arch = "x86_64")]
