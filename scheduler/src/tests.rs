@@ -1,5 +1,10 @@
 //! Tests of scheduler and step loop with an oracle engine.
 
 mod cases;
+mod collisions;
+mod fairness;
+mod handoff;
+mod lifecycle;
 mod oracle;
+mod random;
 mod rig;
