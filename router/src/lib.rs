@@ -1,1 +1,29 @@
 //! The router: admission, placement, retries, the public API.
+//!
+//! A request's way through this crate: `services::inference` → `request::admission` (validate,
+//! tokenize, wait for a place) → `request::task` (plan, and plan again after a setback) →
+//! `workers::plan` (split or local, and where) → `request::split` or `request::local` (the legs) →
+//! `request::output` (tokens by position, text, stop strings) → `request::outbox` (to the client).
+//!
+//! It never executes a model and never sees pages: it must not know `engine`, `scheduler` or
+//! `kv-transfer`.
+
+mod affinity;
+mod config;
+mod counters;
+mod deadline;
+mod error;
+mod gate;
+mod legs;
+mod model;
+mod request;
+mod serve;
+mod services;
+mod shared;
+mod tokenizing;
+mod workers;
+
+pub use config::RouterConfig;
+pub use error::{ConfigError, ServeError};
+pub use model::ServedModel;
+pub use serve::Router;

@@ -1,0 +1,56 @@
+//! A client's deadline, from the `grpc-timeout` header.
+//!
+//! It must not know what happens when it passes.
+
+use std::time::Duration;
+
+use baton_proto::ConvertError;
+use tonic::metadata::MetadataMap;
+
+/// Time a client gives its request; `None` if it says nothing. The format is that of gRPC over
+/// HTTP/2: at most eight digits and a unit of `H`, `M`, `S`, `m`, `u` or `n`.
+pub(crate) fn time_given(metadata: &MetadataMap) -> Result<Option<Duration>, ConvertError> {
+    let Some(value) = metadata.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let text = value.to_str().unwrap_or("");
+    parse(text)
+        .map(Some)
+        .ok_or_else(|| ConvertError::OutOfRange {
+            field: "grpc-timeout",
+            value: text.chars().take(16).collect(),
+            allowed: "1 to 8 digits and a unit of H, M, S, m, u, n".into(),
+        })
+}
+
+fn parse(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_follow_the_format() {
+        assert_eq!(parse("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(parse("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        assert_eq!(parse("1H"), Some(Duration::from_secs(3600)));
+        for wrong in ["", "S", "5", "5x", "123456789S", "-1S", "1.5S", "٣S"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The leg to a decode worker.
+//!
+//! It must not know the prefill leg.
+
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
+use baton_proto::domain::Grant;
+use baton_proto::ids::Attempt;
+use baton_proto::legs::{DecodeCommand, DecodeEvent};
+use baton_proto::v1;
+use baton_proto::v1::decode_service_client::DecodeServiceClient;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::{LegFailure, LegRequest};
+use crate::workers::Slot;
+
+/// An open leg. Dropping it cancels the sequence or gives the granted pages back.
+#[derive(Debug)]
+pub(crate) struct DecodeLeg {
+    slot: Slot,
+    pub(crate) attempt: Attempt,
+    /// Owned beside the events, so that both directions end together.
+    commands: mpsc::Sender<v1::DecodeRequest>,
+    events: Streaming<v1::DecodeResponse>,
+}
+
+impl DecodeLeg {
+    /// Opens a leg that prefills where it decodes.
+    pub(crate) async fn open_local(
+        slot: Slot,
+        request: &LegRequest,
+        attempt: Attempt,
+    ) -> Result<Self, LegFailure> {
+        Self::open(slot, request, attempt, true).await
+    }
+
+    /// Opens a leg and waits for its grant.
+    pub(crate) async fn open_granted(
+        slot: Slot,
+        request: &LegRequest,
+        attempt: Attempt,
+    ) -> Result<(Self, Grant), LegFailure> {
+        let until = request.open_until();
+        let mut leg = Self::open(slot, request, attempt, false).await?;
+        let event = match tokio::time::timeout_at(until, leg.next()).await {
+            Ok(event) => event?,
+            Err(_) => return Err(leg.misbehaved("it did not grant in time")),
+        };
+        let DecodeEvent::Grant(grant) = event else {
+            return Err(leg.misbehaved("its first message is not a grant"));
+        };
+        let worker = leg.slot.worker();
+        let fits = grant.attempt == attempt
+            && grant.incarnation == worker.info.incarnation
+            && grant.fingerprint == worker.info.fingerprint;
+        if fits {
+            Ok((leg, *grant))
+        } else {
+            Err(leg.misbehaved("its grant is for something else"))
+        }
+    }
+
+    async fn open(
+        mut slot: Slot,
+        request: &LegRequest,
+        attempt: Attempt,
+        local_prefill: bool,
+    ) -> Result<Self, LegFailure> {
+        let mut client = DecodeServiceClient::new(slot.worker().channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        // Room for the start and one cancel per choice.
+        let (commands, stream) = mpsc::channel(1 + request.params.choices as usize);
+        let spec = Box::new(request.spec(slot.worker(), attempt));
+        // The channel is new and has room.
+        let _ = commands.try_send(
+            DecodeCommand::Start {
+                spec,
+                local_prefill,
+            }
+            .into(),
+        );
+        let opening = client.decode(ReceiverStream::new(stream));
+        match tokio::time::timeout_at(request.open_until(), opening).await {
+            Ok(Ok(response)) => Ok(Self {
+                slot,
+                attempt,
+                commands,
+                events: response.into_inner(),
+            }),
+            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status)),
+            Err(_) => Err(LegFailure::worker(
+                &mut slot,
+                "it did not accept the leg in time",
+            )),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The next event. An end of the stream before [`DecodeEvent::Done`] has been returned is a
+    /// failure, whatever its status. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Result<DecodeEvent, LegFailure> {
+        match self.events.message().await {
+            Ok(Some(response)) => match DecodeEvent::try_from(response) {
+                Ok(event) => {
+                    self.slot.succeeded();
+                    Ok(event)
+                }
+                Err(error) => Err(LegFailure::malformed(&mut self.slot, &error)),
+            },
+            Ok(None) => Err(LegFailure::worker(
+                &mut self.slot,
+                "it ended without a result",
+            )),
+            Err(status) => Err(LegFailure::from_status(&mut self.slot, &status)),
+        }
+    }
+
+    /// Ends one choice. Sent at most once per choice, for which there is room; a leg that has ended
+    /// says so in its events.
+    pub(crate) fn cancel_choice(&self, choice: u32) {
+        let _ = self
+            .commands
+            .try_send(DecodeCommand::CancelChoice(choice).into());
+    }
+
+    /// The worker did something that the protocol does not allow, or nothing for too long.
+    pub(crate) fn misbehaved(&mut self, reason: impl Into<String>) -> LegFailure {
+        LegFailure::worker(&mut self.slot, reason)
+    }
+}

@@ -1,0 +1,100 @@
+//! Why a leg ended badly, and what that says about its worker.
+//!
+//! It must not know what is tried next.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use baton_cluster::MemberKey;
+use baton_proto::{ConvertError, retry_after};
+use tonic::{Code, Status};
+
+use crate::workers::Slot;
+
+/// Quarantine of a worker that is not who the router took it for.
+const FENCED: Duration = Duration::from_secs(10);
+
+/// What a failure says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// The request itself is refused: no other worker would take it.
+    Request,
+    /// Full for now; the worker is fine.
+    Busy(Option<Duration>),
+    /// Draining or shutting down; the worker is fine.
+    Away,
+    /// The request's own deadline.
+    Deadline,
+    /// The worker, or the way to it, failed.
+    Worker,
+}
+
+/// The end of a leg that has not finished.
+#[derive(Debug, Clone)]
+pub(crate) struct LegFailure {
+    pub(crate) worker: MemberKey,
+    pub(crate) kind: FailureKind,
+    pub(crate) reason: String,
+}
+
+impl LegFailure {
+    /// Classifies a status and tells the worker's breaker.
+    pub(super) fn from_status(slot: &mut Slot, status: &Status) -> Self {
+        let from_transport = status.source().is_some();
+        let kind = match status.code() {
+            _ if from_transport => FailureKind::Worker,
+            Code::InvalidArgument | Code::OutOfRange => FailureKind::Request,
+            Code::ResourceExhausted => FailureKind::Busy(retry_after(status)),
+            Code::Unavailable => FailureKind::Away,
+            Code::DeadlineExceeded => FailureKind::Deadline,
+            _ => FailureKind::Worker,
+        };
+        let reason = format!("{}: {}", name(status.code()), status.message());
+        if kind == FailureKind::Worker {
+            let fenced = status.code() == Code::FailedPrecondition;
+            slot.failed(if fenced { FENCED } else { Duration::ZERO }, &reason);
+        }
+        Self {
+            worker: slot.worker().key.clone(),
+            kind,
+            reason,
+        }
+    }
+
+    /// The worker broke the protocol or kept silent.
+    pub(super) fn worker(slot: &mut Slot, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        slot.failed(Duration::ZERO, &reason);
+        Self {
+            worker: slot.worker().key.clone(),
+            kind: FailureKind::Worker,
+            reason,
+        }
+    }
+
+    pub(super) fn malformed(slot: &mut Slot, error: &ConvertError) -> Self {
+        Self::worker(slot, format!("malformed message: {error}"))
+    }
+}
+
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,54 @@
+//! One leg of a request: a stream to one worker, whose end or drop ends the work there.
+//!
+//! It must not know the other leg or the client.
+
+mod decode;
+mod failure;
+mod prefill;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_proto::domain::SequenceSpec;
+use baton_proto::ids::{Attempt, RequestId};
+use baton_sampling::SamplingParams;
+use tokio::time::Instant;
+
+use crate::workers::Worker;
+
+pub(crate) use decode::DecodeLeg;
+pub(crate) use failure::{FailureKind, LegFailure};
+pub(crate) use prefill::PrefillLeg;
+
+/// What both legs of a request carry, whoever they go to.
+#[derive(Debug)]
+pub(crate) struct LegRequest {
+    pub(crate) request_id: String,
+    pub(crate) prompt_ids: Arc<[u32]>,
+    pub(crate) params: SamplingParams,
+    pub(crate) cache_salt: Vec<u8>,
+    pub(crate) deadline: Instant,
+    /// Time for a worker to accept a leg, and for a decode worker to grant.
+    pub(crate) open_timeout: Duration,
+}
+
+impl LegRequest {
+    fn spec(&self, worker: &Worker, attempt: Attempt) -> SequenceSpec {
+        SequenceSpec {
+            request_id: RequestId(self.request_id.clone()),
+            incarnation: worker.info.incarnation,
+            fingerprint_digest: worker.digest,
+            prompt_ids: self.prompt_ids.to_vec(),
+            completions: Vec::new(),
+            params: self.params.clone(),
+            cache_salt: self.cache_salt.clone(),
+            time_left: self.deadline.saturating_duration_since(Instant::now()),
+            attempt,
+        }
+    }
+
+    /// When a leg that is opened now must have been accepted.
+    fn open_until(&self) -> Instant {
+        (Instant::now() + self.open_timeout).min(self.deadline)
+    }
+}

@@ -1,0 +1,280 @@
+//! Admission: a client's message becomes token ids and parameters with every default fixed, then
+//! waits for a place.
+//!
+//! It must not know workers beyond what their pools can hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_proto::limits::MAX_CACHE_SALT_BYTES;
+use baton_proto::v1;
+use baton_proto::v1::generate_request::Input;
+use baton_proto::{AdmissionDefaults, ConvertError, sampling_from_wire, stop_strings_from_wire};
+use baton_sampling::SamplingParams;
+use baton_text::ChatMessage;
+use rand::Rng as _;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::error::RequestError;
+use crate::legs::LegRequest;
+use crate::shared::Shared;
+use crate::workers::Wanted;
+
+/// Longest label of a client.
+const MAX_LABEL_BYTES: usize = 128;
+
+/// A request that may run.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) received: Instant,
+    pub(super) label: String,
+    pub(super) stops: Vec<String>,
+    pub(super) request: LegRequest,
+    pub(super) wanted: Wanted,
+}
+
+/// The door.
+#[derive(Debug)]
+pub(crate) struct Admission<'a> {
+    shared: &'a Shared,
+    received: Instant,
+    deadline: Instant,
+}
+
+impl<'a> Admission<'a> {
+    /// `time_given` is the client's own deadline; the longest one allowed stands in for it.
+    pub(crate) fn new(shared: &'a Shared, time_given: Option<Duration>) -> Self {
+        let received = Instant::now();
+        let longest = shared.config.max_deadline;
+        let deadline = received + time_given.unwrap_or(longest).min(longest);
+        Self {
+            shared,
+            received,
+            deadline,
+        }
+    }
+
+    /// Validates, tokenizes and waits for a place.
+    pub(crate) async fn admit(
+        self,
+        request: v1::GenerateRequest,
+    ) -> Result<Admitted, RequestError> {
+        let shared = self.shared;
+        self.check_model(&request.model)?;
+        if request.cache_salt.len() > MAX_CACHE_SALT_BYTES {
+            return Err(ConvertError::TooLong {
+                field: "cache_salt",
+                unit: "bytes",
+                got: request.cache_salt.len(),
+                limit: MAX_CACHE_SALT_BYTES,
+            }
+            .into());
+        }
+        let request_id = format!("{:032x}", rand::rng().random::<u128>());
+        let label = label(request.request_label, &request_id);
+        let options = request.sampling.unwrap_or_default();
+        let stops = stop_strings_from_wire(&options)?;
+        let most = shared.model.context_length - 1;
+        let defaults = AdmissionDefaults {
+            seed: rand::rng().random(),
+            max_tokens: shared.config.default_max_tokens.min(most),
+        };
+        let params = sampling_from_wire(&options, defaults, shared.model.vocabulary)?;
+        let prompt_ids: Arc<[u32]> = self.prompt_ids(request.input).await?.into();
+        let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
+        let place = self.place().await?;
+        let cache_salt = request.cache_salt.into_bytes();
+        let wanted = Wanted {
+            prompt_ids: Arc::clone(&prompt_ids),
+            cache_salt: cache_salt.clone(),
+            choices: params.choices,
+            max_tokens: params.max_tokens,
+            local_tokens: shared.config.local_prefill_tokens,
+        };
+        let request = LegRequest {
+            request_id,
+            prompt_ids,
+            params,
+            cache_salt,
+            deadline: self.deadline,
+            open_timeout: shared.config.leg_open_timeout,
+        };
+        Ok(Admitted {
+            place,
+            received: self.received,
+            label,
+            stops,
+            request,
+            wanted,
+        })
+    }
+
+    /// Looks the name up; it never becomes a path.
+    pub(crate) fn check_model(&self, name: &str) -> Result<(), RequestError> {
+        if self.shared.model.answers_to(name) {
+            return Ok(());
+        }
+        let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+        Err(RequestError::UnknownModel(format!("\"{shown}\"")))
+    }
+
+    async fn prompt_ids(&self, input: Option<Input>) -> Result<Vec<u32>, RequestError> {
+        match input.ok_or(RequestError::NoInput)? {
+            Input::Prompt(text) => self.tokenize_prompt(text).await,
+            Input::Chat(chat) => self.tokenize_chat(chat).await,
+            Input::Tokens(tokens) => self.check_ids(tokens.token_ids),
+        }
+    }
+
+    /// Ids of a raw prompt.
+    pub(crate) async fn tokenize_prompt(&self, text: String) -> Result<Vec<u32>, RequestError> {
+        self.check_bytes("the prompt in bytes", text.len())?;
+        let (shared, bytes) = (self.shared, text.len());
+        let work = move |model: &baton_text::TextModel| model.encode_prompt(&text);
+        shared
+            .tokenizing
+            .run(&shared.model.text, bytes, self.tokenize_until(), work)
+            .await
+    }
+
+    /// Ids of a rendered chat.
+    pub(crate) async fn tokenize_chat(
+        &self,
+        chat: v1::ChatInput,
+    ) -> Result<Vec<u32>, RequestError> {
+        let (got, limit) = (chat.messages.len(), baton_text::MAX_MESSAGES);
+        if got > limit {
+            return Err(RequestError::TooLong {
+                what: "the number of messages",
+                got,
+                limit,
+            });
+        }
+        let bytes = chat
+            .messages
+            .iter()
+            .map(|message| message.role.len() + message.content.len());
+        let bytes = bytes.sum();
+        self.check_bytes("the chat in bytes", bytes)?;
+        let messages: Vec<ChatMessage> = chat
+            .messages
+            .into_iter()
+            .map(|message| ChatMessage {
+                role: message.role,
+                content: message.content,
+            })
+            .collect();
+        let shared = self.shared;
+        let work = move |model: &baton_text::TextModel| model.encode_chat(&messages);
+        // A template costs more than its text.
+        let weight = bytes + 4096;
+        shared
+            .tokenizing
+            .run(&shared.model.text, weight, self.tokenize_until(), work)
+            .await
+    }
+
+    /// Ids as given: any of the vocabulary, control tokens too.
+    pub(crate) fn check_ids(&self, ids: Vec<u32>) -> Result<Vec<u32>, RequestError> {
+        let vocabulary = self.shared.model.vocabulary;
+        if ids.is_empty() {
+            return Err(ConvertError::Missing {
+                field: "tokens.token_ids",
+            }
+            .into());
+        }
+        match ids.iter().find(|&&id| id >= vocabulary) {
+            Some(&id) => Err(RequestError::UnknownToken { id, vocabulary }),
+            None => Ok(ids),
+        }
+    }
+
+    /// Text of ids.
+    pub(crate) async fn detokenize(
+        &self,
+        model: &str,
+        ids: Vec<u32>,
+        skip_special: bool,
+    ) -> Result<String, RequestError> {
+        self.check_model(model)?;
+        let limit = self.shared.config.max_prompt_bytes;
+        if ids.len() > limit {
+            return Err(RequestError::TooLong {
+                what: "the number of ids",
+                got: ids.len(),
+                limit,
+            });
+        }
+        let (shared, weight) = (self.shared, ids.len());
+        let work = move |model: &baton_text::TextModel| model.decode(&ids, skip_special);
+        shared
+            .tokenizing
+            .run(&shared.model.text, weight, self.tokenize_until(), work)
+            .await
+    }
+
+    fn check_bytes(&self, what: &'static str, got: usize) -> Result<(), RequestError> {
+        let limit = self.shared.config.max_prompt_bytes;
+        if got <= limit {
+            return Ok(());
+        }
+        Err(RequestError::TooLong { what, got, limit })
+    }
+
+    fn tokenize_until(&self) -> Instant {
+        self.deadline
+            .min(Instant::now() + self.shared.config.admission_wait)
+    }
+
+    /// Bounds `max_tokens` by what the context leaves, and a default also by what pools can hold.
+    fn fit(
+        &self,
+        mut params: SamplingParams,
+        explicit: bool,
+        prompt: usize,
+    ) -> Result<SamplingParams, RequestError> {
+        let context = self.shared.model.context_length as usize;
+        if prompt >= context {
+            let limit = context - 1;
+            return Err(RequestError::TooLong {
+                what: "the prompt in tokens",
+                got: prompt,
+                limit,
+            });
+        }
+        params.max_tokens = params.max_tokens.min((context - prompt) as u32);
+        if !explicit && let Some(room) = self.shared.directory.room(prompt as u32, params.choices) {
+            params.max_tokens = params.max_tokens.min(room).max(1);
+        }
+        params.min_tokens = params.min_tokens.min(params.max_tokens);
+        Ok(params)
+    }
+
+    async fn place(&self) -> Result<OwnedSemaphorePermit, RequestError> {
+        let until = self
+            .deadline
+            .min(Instant::now() + self.shared.config.admission_wait);
+        let entered = self.shared.gate.enter(until).await;
+        if entered.is_err() && Instant::now() >= self.deadline {
+            return Err(RequestError::Deadline {
+                doing: "waiting for a place",
+            });
+        }
+        entered
+    }
+}
+
+/// The client's label if it is harmless, else the request's own id; nothing if none was given.
+fn label(given: String, request_id: &str) -> String {
+    let harmless = given.len() <= MAX_LABEL_BYTES
+        && given
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if harmless {
+        given
+    } else {
+        request_id.to_owned()
+    }
+}

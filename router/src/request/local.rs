@@ -1,0 +1,94 @@
+//! Serving on the decode worker alone: it prefills in chunks between its decode steps.
+//!
+//! It must not know prefill workers.
+
+use baton_proto::legs::DecodeEvent;
+use tokio::time::Instant;
+
+use super::setback::Setback;
+use super::task::{REPORT_WAIT, RequestTask};
+use crate::counters::Counters;
+use crate::legs::{DecodeLeg, FailureKind, LegFailure};
+use crate::workers::Slot;
+
+impl RequestTask {
+    pub(super) async fn local(&mut self, slot: Slot, reason: &str) -> Result<(), Setback> {
+        let attempt = self.next_attempt();
+        self.receipt.attempt(attempt.0, "", &slot.name(), reason);
+        let request = self.request.clone();
+        let opening = DecodeLeg::open_local(slot, &request, attempt);
+        let mut leg = match self.race_to_deadline(opening).await? {
+            Ok(leg) => leg,
+            Err(failure) => {
+                if matches!(failure.kind, FailureKind::Busy(_)) {
+                    Counters::add(&self.shared.counters.decode_refusals);
+                }
+                return Err(failure.into());
+            }
+        };
+        let mut began = false;
+        while !self.output.all_ended() {
+            let event = match self.race(self.silent_at(), leg.next()).await? {
+                Some(event) => event,
+                None => Err(leg.misbehaved("it made no progress")),
+            };
+            let outcome = event.and_then(|event| self.take_local(&mut leg, event, &mut began));
+            if let Err(failure) = outcome {
+                return Err(if began {
+                    self.lost(failure)
+                } else {
+                    failure.into()
+                });
+            }
+        }
+        self.close_decode(&mut leg, true).await?;
+        Ok(())
+    }
+
+    fn take_local(
+        &mut self,
+        leg: &mut DecodeLeg,
+        event: DecodeEvent,
+        began: &mut bool,
+    ) -> Result<(), LegFailure> {
+        match event {
+            DecodeEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
+            DecodeEvent::Token(token) if token.attempt == leg.attempt => {
+                *began = true;
+                match self.emit(&token) {
+                    Ok(true) => leg.cancel_choice(token.choice),
+                    Ok(false) => {}
+                    Err(wrong) => return Err(leg.misbehaved(wrong)),
+                }
+            }
+            DecodeEvent::Token(_) => Counters::add(&self.shared.counters.tokens_dropped),
+            DecodeEvent::Done(_) => return Err(leg.misbehaved("it ended before its choices did")),
+            DecodeEvent::Grant(_) | DecodeEvent::Landed { .. } => {
+                return Err(leg.misbehaved("a message of a hand-off in a local prefill"));
+            }
+        }
+        Ok(())
+    }
+
+    /// After the last token: waits a little for the worker's report.
+    pub(super) async fn close_decode(
+        &mut self,
+        leg: &mut DecodeLeg,
+        local: bool,
+    ) -> Result<(), Setback> {
+        let until = Instant::now() + REPORT_WAIT;
+        // Late tokens of stopped choices are dropped; a failure now costs the report only.
+        while let Some(Ok(event)) = self.race(until, leg.next()).await? {
+            match event {
+                DecodeEvent::Done(report) => {
+                    self.receipt.decode(report, local);
+                    break;
+                }
+                _ => Counters::add(&self.shared.counters.tokens_dropped),
+            }
+        }
+        let worker = leg.slot().worker().clone();
+        self.note_prefix(&worker, true);
+        Ok(())
+    }
+}

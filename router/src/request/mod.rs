@@ -1,0 +1,20 @@
+//! One request, from admission to its last event. The task owns both legs: dropping it cancels them.
+//!
+//! It must not know services beyond the messages it sends.
+
+mod admission;
+mod ending;
+mod grant;
+mod local;
+mod outbox;
+mod output;
+mod prefill_only;
+mod receipt;
+mod setback;
+mod split;
+mod task;
+
+pub(crate) use admission::Admission;
+pub(crate) use ending::Ending;
+pub(crate) use outbox::ResponseStream;
+pub(crate) use task::start;

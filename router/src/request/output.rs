@@ -1,0 +1,222 @@
+//! What the client gets to see: per choice, tokens strictly by position, their text, and the end.
+//!
+//! Tokens may come twice (an attempt repeated by another worker); each position goes out once. It
+//! must not know who generated a token.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use baton_proto::domain::{FinishReason, GeneratedToken};
+use baton_proto::v1;
+use baton_proto::v1::generate_response::Event;
+use baton_sampling::TokenLogprobs;
+use baton_text::{Detokenizer, TextError, TextModel};
+use tokio::time::Instant;
+
+use crate::counters::Counters;
+use crate::model::ServedModel;
+
+/// All choices of one request.
+pub(super) struct Output {
+    model: ServedModel,
+    counters: Arc<Counters>,
+    max_tokens: u32,
+    choices: Vec<Choice>,
+    first_at: Option<Instant>,
+    longest_gap: Duration,
+}
+
+struct Choice {
+    detokenizer: Detokenizer,
+    tokens: Vec<u32>,
+    last_at: Option<Instant>,
+    ended: bool,
+    /// Ended by a stop string: only the router knows.
+    stopped: bool,
+}
+
+/// What one token gave.
+#[derive(Debug, Default)]
+pub(super) struct Emitted {
+    pub(super) events: Vec<Event>,
+    /// A stop string has matched: the worker must be told.
+    pub(super) stopped: bool,
+}
+
+impl Output {
+    pub(super) fn new(
+        model: &ServedModel,
+        counters: &Arc<Counters>,
+        choices: u32,
+        max_tokens: u32,
+        stops: &[String],
+    ) -> Result<Self, TextError> {
+        let choice = |_| {
+            let detokenizer = model.text.detokenizer(stops)?;
+            let tokens = Vec::new();
+            Ok(Choice {
+                detokenizer,
+                tokens,
+                last_at: None,
+                ended: false,
+                stopped: false,
+            })
+        };
+        Ok(Self {
+            model: model.clone(),
+            counters: Arc::clone(counters),
+            max_tokens,
+            choices: (0..choices).map(choice).collect::<Result<_, TextError>>()?,
+            first_at: None,
+            longest_gap: Duration::ZERO,
+        })
+    }
+
+    /// Takes a token from a worker.
+    ///
+    /// # Errors
+    /// In words: what the worker did that cannot be right.
+    pub(super) fn take(&mut self, token: &GeneratedToken) -> Result<Emitted, String> {
+        let choices = self.choices.len();
+        let Some(choice) = self.choices.get_mut(token.choice as usize) else {
+            return Err(format!("a token of choice {} of {choices}", token.choice));
+        };
+        if token.token_id >= self.model.vocabulary {
+            return Err(format!(
+                "token id {} of {}",
+                token.token_id, self.model.vocabulary
+            ));
+        }
+        let next = choice.tokens.len();
+        let position = token.position as usize;
+        if choice.ended || position < next {
+            Counters::add(&self.counters.tokens_dropped);
+            if choice
+                .tokens
+                .get(position)
+                .is_some_and(|&sent| sent != token.token_id)
+            {
+                Counters::add(&self.counters.tokens_contradicted);
+                tracing::error!(
+                    choice = token.choice,
+                    position,
+                    "a repeated token is another one"
+                );
+            }
+            return Ok(Emitted::default());
+        }
+        if position > next {
+            return Err(format!(
+                "position {position} of choice {} instead of {next}",
+                token.choice
+            ));
+        }
+        let now = Instant::now();
+        self.first_at.get_or_insert(now);
+        if let Some(last) = choice.last_at.replace(now) {
+            self.longest_gap = self.longest_gap.max(now - last);
+        }
+        self.counters.tokens_emitted.fetch_add(1, Ordering::Relaxed);
+        let emitted = choice.take(token, self.max_tokens, &self.model.text);
+        Ok(emitted)
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.choices.iter().all(|choice| choice.ended)
+    }
+
+    /// Choices that a stop string has ended.
+    pub(super) fn stopped(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..)
+            .zip(&self.choices)
+            .filter_map(|(at, choice)| choice.stopped.then_some(at))
+    }
+
+    /// Tokens of all choices so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.choices
+            .iter()
+            .map(|choice| choice.tokens.len() as u64)
+            .sum()
+    }
+
+    /// Tokens of the longest choice.
+    pub(super) fn longest(&self) -> u64 {
+        self.choices
+            .iter()
+            .map(|choice| choice.tokens.len() as u64)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Completions, in the order of the choices.
+    pub(super) fn completions(&self) -> impl Iterator<Item = &[u32]> {
+        self.choices.iter().map(|choice| choice.tokens.as_slice())
+    }
+
+    pub(super) fn first_at(&self) -> Option<Instant> {
+        self.first_at
+    }
+
+    /// Longest time between two tokens of one choice.
+    pub(super) fn longest_gap(&self) -> Duration {
+        self.longest_gap
+    }
+}
+
+impl Choice {
+    fn take(&mut self, token: &GeneratedToken, max_tokens: u32, text: &TextModel) -> Emitted {
+        self.tokens.push(token.token_id);
+        let mut shown = String::new();
+        let mut stop = String::new();
+        let mut finish = token.finish;
+        // The id that ends a choice has no text.
+        if finish != Some(FinishReason::Stop) {
+            let delta = self.detokenizer.push(token.token_id);
+            shown = delta.text;
+            if let Some(matched) = delta.stopped {
+                (stop, finish, self.stopped) = (matched, Some(FinishReason::Stop), true);
+            } else if self.tokens.len() >= max_tokens as usize {
+                finish = finish.or(Some(FinishReason::Length));
+            }
+        }
+        if finish.is_some() && !self.stopped {
+            shown.push_str(&self.detokenizer.finish());
+        }
+        self.ended = finish.is_some();
+        let mut events = vec![Event::Token(v1::TokenEvent {
+            choice: token.choice,
+            token_ids: vec![token.token_id],
+            text: shown,
+            logprobs: token
+                .logprobs
+                .iter()
+                .map(|logprobs| described(logprobs, text))
+                .collect(),
+            position: token.position,
+        })];
+        if let Some(reason) = finish {
+            events.push(Event::Finished(v1::FinishedEvent {
+                choice: token.choice,
+                finish_reason: v1::FinishReason::from(reason).into(),
+                stop,
+                completion_tokens: self.tokens.len() as u32,
+            }));
+        }
+        Emitted {
+            events,
+            stopped: self.stopped,
+        }
+    }
+}
+
+/// Log-probabilities with the texts and bytes of their tokens.
+fn described(logprobs: &TokenLogprobs, text: &TextModel) -> v1::TokenLogprobs {
+    let mut wire = v1::TokenLogprobs::from(logprobs);
+    for entry in &mut wire.top {
+        entry.text_bytes = text.token_bytes(entry.token_id).unwrap_or_default();
+        entry.text = String::from_utf8_lossy(&entry.text_bytes).into_owned();
+    }
+    wire
+}

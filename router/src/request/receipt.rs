@@ -1,0 +1,128 @@
+//! The receipt, filled as the request goes.
+//!
+//! It must not know why anything took its time.
+
+use std::time::Duration;
+
+use baton_proto::legs::{DecodeReport, PrefillReport, Scheduled};
+use baton_proto::v1;
+use tokio::time::Instant;
+
+use super::output::Output;
+
+/// A receipt in the making.
+#[derive(Debug)]
+pub(super) struct ReceiptBuilder {
+    received: Instant,
+    receipt: v1::Receipt,
+    /// When the worker said that the prompt is being computed.
+    scheduled_at: Option<Instant>,
+    prefill_reported: bool,
+}
+
+impl ReceiptBuilder {
+    pub(super) fn new(received: Instant, request_id: &str, label: &str, seed: u64) -> Self {
+        let receipt = v1::Receipt {
+            request_id: request_id.to_owned(),
+            request_label: label.to_owned(),
+            seed,
+            admission_us: micros(received.elapsed()),
+            ..v1::Receipt::default()
+        };
+        Self {
+            received,
+            receipt,
+            scheduled_at: None,
+            prefill_reported: false,
+        }
+    }
+
+    pub(super) fn attempt(&mut self, attempt: u32, prefill: &str, decode: &str, reason: &str) {
+        self.receipt.attempts.push(v1::PlacementAttempt {
+            attempt,
+            prefill_worker: prefill.to_owned(),
+            decode_worker: decode.to_owned(),
+            reason: reason.to_owned(),
+            failure: String::new(),
+        });
+    }
+
+    /// The decode worker of the last attempt, chosen late.
+    pub(super) fn decode_worker(&mut self, name: &str, reused_tokens: u32) {
+        self.receipt.decode_cached_tokens = reused_tokens;
+        if let Some(attempt) = self.receipt.attempts.last_mut() {
+            name.clone_into(&mut attempt.decode_worker);
+        }
+    }
+
+    /// Why the last attempt ended.
+    pub(super) fn failed(&mut self, worker: &str, reason: &str) {
+        if let Some(attempt) = self.receipt.attempts.last_mut() {
+            attempt.failure = format!("{worker}: {reason}");
+        }
+    }
+
+    /// Prefill worker and reason of the last attempt, for one that only replaces its grant.
+    pub(super) fn last_prefill(&self) -> String {
+        self.receipt
+            .attempts
+            .last()
+            .map_or_else(String::new, |a| a.prefill_worker.clone())
+    }
+
+    pub(super) fn scheduled(&mut self, scheduled: Scheduled) {
+        self.scheduled_at = Some(Instant::now());
+        self.receipt.queue_us = micros(scheduled.queue);
+        self.receipt.cached_tokens = scheduled.cached_tokens;
+    }
+
+    pub(super) fn prefill(&mut self, report: &PrefillReport) {
+        self.prefill_reported = true;
+        self.receipt.prefill_us = micros(report.prefill);
+        self.receipt.grant_wait_us = micros(report.grant_wait);
+        self.receipt.transfer_us = micros(report.transfer);
+        self.receipt.transfer_bytes = report.transfer_bytes;
+        if report.transfer_bytes > 0 {
+            let early = report.bytes_before_last_step as f64 / report.transfer_bytes as f64;
+            self.receipt.transfer_overlap = early as f32;
+        }
+        self.receipt.transport = report
+            .transport
+            .map_or_else(String::new, |transport| transport.as_str().to_owned());
+    }
+
+    pub(super) fn decode(&mut self, report: DecodeReport, local: bool) {
+        self.receipt.landing_us = micros(report.landing);
+        self.receipt.preemptions = report.preemptions;
+        if local {
+            self.prefill_reported = true;
+            self.receipt.prefill_us = micros(report.prefill);
+        }
+    }
+
+    pub(super) fn cached_tokens(&self) -> u32 {
+        self.receipt.cached_tokens
+    }
+
+    pub(super) fn build(mut self, output: &Output) -> v1::Receipt {
+        let end_to_end = self.received.elapsed();
+        let first_at = output.first_at().unwrap_or_else(Instant::now);
+        let ttft = first_at - self.received;
+        // A leg that was cut short by a stop string did not report; what the router saw comes close.
+        if let (false, Some(scheduled_at)) = (self.prefill_reported, self.scheduled_at) {
+            self.receipt.prefill_us = micros(first_at.saturating_duration_since(scheduled_at));
+        }
+        self.receipt.ttft_us = micros(ttft);
+        self.receipt.end_to_end_us = micros(end_to_end);
+        let gaps = output.longest().saturating_sub(1);
+        self.receipt.itl_mean_us = micros(end_to_end.saturating_sub(ttft))
+            .checked_div(gaps)
+            .unwrap_or(0);
+        self.receipt.itl_max_us = micros(output.longest_gap());
+        self.receipt
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,317 @@
+//! Serving on a pair: prefill on one worker, decode on another that is chosen when prefill starts.
+//!
+//! Both legs are owned here. Before the pages have landed, either worker can be replaced; after
+//! that the decode worker alone generates. It must not know how a decode worker is found; that is
+//! `grant`.
+
+use std::sync::Arc;
+
+use baton_proto::domain::{GeneratedToken, Grant};
+use baton_proto::ids::Attempt;
+use baton_proto::legs::{DecodeEvent, PrefillEvent};
+
+use super::grant::{GrantSearch, Negotiation};
+use super::setback::Setback;
+use super::task::RequestTask;
+use crate::counters::Counters;
+use crate::error::RequestError;
+use crate::legs::{DecodeLeg, LegFailure, PrefillLeg};
+use crate::workers::{Excluded, Slot, Worker};
+
+/// Legs of one prefill and of the grants for it.
+struct Split {
+    prefill: Option<PrefillLeg>,
+    prefill_worker: Arc<Worker>,
+    /// Attempt that the prefill leg began with; its tokens may carry any from there on.
+    started: Attempt,
+    attempt: Attempt,
+    search: Option<Negotiation>,
+    decode: Option<DecodeLeg>,
+    landed: bool,
+    /// Decode workers that lost this prompt's pages.
+    lost: Excluded,
+}
+
+/// What is heard next.
+enum Heard {
+    Prefill(Result<PrefillEvent, LegFailure>),
+    Decode(Result<DecodeEvent, LegFailure>),
+    Search(Result<(DecodeLeg, Grant), Setback>),
+}
+
+impl RequestTask {
+    pub(super) async fn split(&mut self, slot: Slot, reason: &str) -> Result<(), Setback> {
+        let prefill_worker = Arc::clone(slot.worker());
+        let prefill = self.open_prefill(slot, reason, true).await?;
+        let started = self.attempt();
+        let mut legs = Split {
+            prefill: Some(prefill),
+            prefill_worker,
+            started,
+            attempt: started,
+            search: None,
+            decode: None,
+            landed: false,
+            lost: Excluded::default(),
+        };
+        while !self.output.all_ended() {
+            // A search has its own patience, and meanwhile prefill may have nothing to say.
+            let silent_at = if legs.search.is_some() {
+                self.request.deadline
+            } else {
+                self.silent_at()
+            };
+            let heard = match self.race(silent_at, legs.hear()).await? {
+                Some(heard) => heard,
+                None => legs.silent(),
+            };
+            match heard {
+                Heard::Prefill(event) => self.hear_prefill(&mut legs, event)?,
+                Heard::Decode(event) => self.hear_decode(&mut legs, event)?,
+                Heard::Search(found) => self.hear_search(&mut legs, found?)?,
+            }
+        }
+        self.close_split(legs).await
+    }
+
+    fn hear_prefill(
+        &mut self,
+        legs: &mut Split,
+        event: Result<PrefillEvent, LegFailure>,
+    ) -> Result<(), Setback> {
+        let event = match event {
+            Ok(event) => event,
+            // Nothing more is needed from there.
+            Err(_) if legs.landed => {
+                legs.prefill = None;
+                return Ok(());
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        match event {
+            PrefillEvent::Scheduled(scheduled) => {
+                self.receipt.scheduled(scheduled);
+                if legs.search.is_none() && legs.decode.is_none() {
+                    self.search(legs);
+                }
+            }
+            PrefillEvent::FirstToken(token) => {
+                if (legs.started..=legs.attempt).contains(&token.attempt) {
+                    self.emit_of(legs, &token)
+                        .map_err(|wrong| legs.prefill_misbehaved(wrong))?;
+                } else {
+                    Counters::add(&self.shared.counters.tokens_dropped);
+                }
+            }
+            PrefillEvent::Done(report) => {
+                self.receipt.prefill(&report);
+                if !report.committed && !self.output.all_ended() {
+                    return Err(legs
+                        .prefill_misbehaved("it ended without a hand-off")
+                        .into());
+                }
+                self.note_prefix(&legs.prefill_worker, false);
+                legs.prefill = None;
+            }
+            PrefillEvent::TransferFailed { attempt, reason } => {
+                if attempt == legs.attempt && !legs.landed {
+                    let worker = legs
+                        .decode
+                        .as_ref()
+                        .map(|leg| leg.slot().worker().key.clone());
+                    let worker = worker.unwrap_or_else(|| legs.prefill_worker.key.clone());
+                    let reason = format!("the transfer failed: {reason}");
+                    let kind = crate::legs::FailureKind::Worker;
+                    self.search_again(
+                        legs,
+                        LegFailure {
+                            worker,
+                            kind,
+                            reason,
+                        },
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_decode(
+        &mut self,
+        legs: &mut Split,
+        event: Result<DecodeEvent, LegFailure>,
+    ) -> Result<(), Setback> {
+        let Some(decode) = &mut legs.decode else {
+            return Ok(());
+        };
+        let taken = match event {
+            Ok(DecodeEvent::Landed {
+                attempt,
+                first_tokens,
+            }) if attempt == decode.attempt && !legs.landed => {
+                legs.landed = true;
+                // Choices that a stop string ended before anyone could be told.
+                self.output
+                    .stopped()
+                    .for_each(|choice| decode.cancel_choice(choice));
+                let worker = Arc::clone(decode.slot().worker());
+                self.note_prefix(&worker, false);
+                first_tokens
+                    .iter()
+                    .try_for_each(|token| self.emit_of(legs, token))
+            }
+            Ok(DecodeEvent::Token(token)) if legs.landed => {
+                if token.attempt == decode.attempt {
+                    self.emit_of(legs, &token)
+                } else {
+                    Counters::add(&self.shared.counters.tokens_dropped);
+                    Ok(())
+                }
+            }
+            Ok(DecodeEvent::Done(_)) => Err("it ended before its choices did".to_owned()),
+            Ok(_) => Err("a message out of order".to_owned()),
+            Err(failure) => return self.decode_lost(legs, failure),
+        };
+        let Err(wrong) = taken else { return Ok(()) };
+        match &mut legs.decode {
+            Some(decode) => {
+                let failure = decode.misbehaved(wrong);
+                self.decode_lost(legs, failure)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn decode_lost(&mut self, legs: &mut Split, failure: LegFailure) -> Result<(), Setback> {
+        if legs.landed {
+            return Err(self.lost(failure));
+        }
+        if legs.prefill.is_none() {
+            // The pages were handed over and are gone: prefill again.
+            return Err(failure.into());
+        }
+        self.search_again(legs, failure)
+    }
+
+    fn hear_search(
+        &mut self,
+        legs: &mut Split,
+        (decode, grant): (DecodeLeg, Grant),
+    ) -> Result<(), Setback> {
+        let page_size = grant.fingerprint.page_size;
+        let reused = grant.reused_pages.saturating_mul(page_size);
+        self.receipt.decode_worker(&decode.slot().name(), reused);
+        legs.search = None;
+        legs.decode = Some(decode);
+        if let Some(prefill) = &mut legs.prefill {
+            prefill.grant(grant)?;
+        }
+        Ok(())
+    }
+
+    /// Looks for a decode worker for the current attempt.
+    fn search(&mut self, legs: &mut Split) {
+        let search = GrantSearch {
+            shared: Arc::clone(&self.shared),
+            request: Arc::clone(&self.request),
+            wanted: Arc::clone(&self.wanted),
+            digest: legs.prefill_worker.digest,
+            attempt: legs.attempt,
+            excluded: std::mem::take(&mut legs.lost),
+        };
+        legs.search = Some(search.start());
+    }
+
+    /// The pages' way is broken before they landed: another grant on the same prefill leg.
+    fn search_again(&mut self, legs: &mut Split, failure: LegFailure) -> Result<(), Setback> {
+        Counters::add(&self.shared.counters.grant_retries);
+        legs.decode = None;
+        legs.lost.failed.insert(failure.worker.clone());
+        let prefill = self.receipt.last_prefill();
+        self.set_back(failure)?;
+        legs.attempt = self.next_attempt();
+        let reason = "split: another grant for the same prefill";
+        self.receipt.attempt(legs.attempt.0, &prefill, "", reason);
+        self.search(legs);
+        Ok(())
+    }
+
+    /// Sends a token on, and tells the decode worker of a stop string.
+    fn emit_of(&mut self, legs: &Split, token: &GeneratedToken) -> Result<(), String> {
+        let stopped = self.emit(token)?;
+        if let (true, true, Some(decode)) = (stopped, legs.landed, &legs.decode) {
+            decode.cancel_choice(token.choice);
+        }
+        Ok(())
+    }
+
+    /// After the last token: what is still open gets a moment to report, then ends with its drop.
+    async fn close_split(&mut self, mut legs: Split) -> Result<(), Setback> {
+        legs.search = None;
+        // A stop string that ended the last choice before the hand-off: everything is cancelled.
+        let cut_short = !legs.landed && self.output.stopped().next().is_some();
+        if cut_short {
+            return Ok(());
+        }
+        if let Some(mut prefill) = legs.prefill.take() {
+            self.close_prefill(&mut prefill).await?;
+        }
+        if let (true, Some(mut decode)) = (legs.landed, legs.decode.take()) {
+            self.close_decode(&mut decode, false).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Split {
+    /// The next event of whatever is open. Cancel-safe.
+    async fn hear(&mut self) -> Heard {
+        let Self {
+            search,
+            prefill,
+            decode,
+            ..
+        } = self;
+        let found = async {
+            match search {
+                Some(search) => search.await,
+                None => std::future::pending().await,
+            }
+        };
+        let prefilled = async {
+            match prefill {
+                Some(leg) => leg.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let decoded = async {
+            match decode {
+                Some(leg) => leg.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            found = found => Heard::Search(found),
+            event = prefilled => Heard::Prefill(event),
+            event = decoded => Heard::Decode(event),
+        }
+    }
+
+    /// Nothing was heard for too long; whose turn it was failed.
+    fn silent(&mut self) -> Heard {
+        const REASON: &str = "it made no progress";
+        match (&mut self.prefill, &mut self.decode) {
+            (Some(prefill), _) if !self.landed => Heard::Prefill(Err(prefill.misbehaved(REASON))),
+            (_, Some(decode)) => Heard::Decode(Err(decode.misbehaved(REASON))),
+            (Some(prefill), None) => Heard::Prefill(Err(prefill.misbehaved(REASON))),
+            (None, None) => Heard::Search(Err(RequestError::Internal.into())),
+        }
+    }
+
+    fn prefill_misbehaved(&mut self, wrong: impl Into<String>) -> Setback {
+        match &mut self.prefill {
+            Some(prefill) => prefill.misbehaved(wrong).into(),
+            None => RequestError::Internal.into(),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The request's task: plan, follow the plan, and plan again after a setback, within bounds.
+//!
+//! It must not know messages on legs; that is `split`, `local` and `prefill_only`.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_cluster::Backoff;
+use baton_proto::domain::{GeneratedToken, WorkerRole};
+use baton_proto::ids::Attempt;
+use baton_proto::v1;
+use baton_proto::v1::generate_response::Event;
+use tokio::time::Instant;
+
+use super::admission::Admitted;
+use super::ending::Ending;
+use super::outbox::{Outbox, ResponseStream, outbox};
+use super::output::Output;
+use super::receipt::ReceiptBuilder;
+use super::setback::Setback;
+use crate::affinity::PrefixHashes;
+use crate::counters::Counters;
+use crate::error::RequestError;
+use crate::legs::{FailureKind, LegFailure, LegRequest};
+use crate::shared::Shared;
+use crate::workers::{Excluded, NotPlaced, Plan, Wanted, Worker};
+
+/// Longest wait, after the last token, for the workers' share of the receipt.
+pub(super) const REPORT_WAIT: Duration = Duration::from_millis(500);
+
+/// One request being served.
+pub(super) struct RequestTask {
+    pub(super) shared: Arc<Shared>,
+    pub(super) request: Arc<LegRequest>,
+    pub(super) wanted: Arc<Wanted>,
+    pub(super) output: Output,
+    pub(super) outbox: Outbox,
+    pub(super) receipt: ReceiptBuilder,
+    pub(super) excluded: Excluded,
+    /// Number of the current attempt.
+    attempt: u32,
+    /// Failures of workers so far.
+    failures: u32,
+    /// End of the patience that begins with the first setback.
+    patient_until: Option<Instant>,
+}
+
+/// Starts the task of an admitted request.
+pub(crate) fn start(
+    shared: &Arc<Shared>,
+    admitted: Admitted,
+    mut ending: Ending,
+) -> Result<ResponseStream, RequestError> {
+    let (outbox, stream) = outbox(shared.config.client_buffer, shared.config.write_deadline);
+    let Admitted {
+        place,
+        received,
+        label,
+        stops,
+        request,
+        wanted,
+    } = admitted;
+    let params = &request.params;
+    let output = Output::new(
+        &shared.model,
+        &shared.counters,
+        params.choices,
+        params.max_tokens,
+        &stops,
+    )?;
+    let receipt = ReceiptBuilder::new(received, &request.request_id, &label, params.seed);
+    let mut task = RequestTask {
+        shared: Arc::clone(shared),
+        request: Arc::new(request),
+        wanted: Arc::new(wanted),
+        output,
+        outbox,
+        receipt,
+        excluded: Excluded::default(),
+        attempt: 0,
+        failures: 0,
+        patient_until: None,
+    };
+    let handle = tokio::spawn(async move {
+        let _place = place;
+        let result = task.run().await;
+        let request_id = task.request.request_id.clone();
+        let code = match result {
+            Ok(()) => task.finish().await,
+            Err(error) => task.fail(error),
+        };
+        tracing::info!(request_id, label, ?code, "request ended");
+        ending.set(code);
+    });
+    Ok(stream.owning(handle))
+}
+
+impl RequestTask {
+    /// Serves until every choice has ended.
+    async fn run(&mut self) -> Result<(), RequestError> {
+        let mut backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
+        loop {
+            match self.shared.directory.plan(&self.wanted, &self.excluded) {
+                Ok(plan) => match self.follow(plan).await {
+                    Ok(()) => return Ok(()),
+                    Err(Setback::Fatal(error)) => return Err(error),
+                    Err(Setback::Leg(failure)) => self.set_back(failure)?,
+                },
+                Err(not_placed) => {
+                    let until = self.worth_waiting(&not_placed);
+                    let delay = backoff.delay();
+                    if until.is_none_or(|until| Instant::now() + delay >= until) {
+                        return Err(not_placed.into());
+                    }
+                    self.race(Instant::now() + delay, std::future::pending::<()>())
+                        .await?;
+                    self.excluded.clear();
+                }
+            }
+        }
+    }
+
+    async fn follow(&mut self, plan: Plan) -> Result<(), Setback> {
+        match plan {
+            Plan::Split(slot, reason) => {
+                Counters::add(&self.shared.counters.split_prefills);
+                self.split(slot, &reason).await
+            }
+            Plan::PrefillOnly(slot, reason) => {
+                Counters::add(&self.shared.counters.split_prefills);
+                self.prefill_only(slot, &reason).await
+            }
+            Plan::Local(slot, reason) => {
+                Counters::add(&self.shared.counters.local_prefills);
+                self.local(slot, &reason).await
+            }
+        }
+    }
+
+    /// A request that has found nobody at its first try is refused at once. One that has been let
+    /// down may wait for decode workers to come back.
+    fn worth_waiting(&self, not_placed: &NotPlaced) -> Option<Instant> {
+        let may_change = not_placed.refused || not_placed.quarantined.is_some();
+        self.patient_until
+            .filter(|_| may_change && not_placed.role == WorkerRole::Decode)
+    }
+
+    /// Notes a leg's failure; an error if the request cannot go on.
+    pub(super) fn set_back(&mut self, failure: LegFailure) -> Result<(), RequestError> {
+        let LegFailure {
+            worker,
+            kind,
+            reason,
+        } = failure;
+        self.receipt.failed(worker.0.as_str(), &reason);
+        tracing::warn!(request_id = self.request.request_id, worker = %worker.0, reason, "leg failed");
+        let patience = Instant::now() + self.shared.config.grant_wait;
+        self.patient_until.get_or_insert(patience);
+        match kind {
+            FailureKind::Request => return Err(RequestError::Refused(reason)),
+            FailureKind::Busy(hint) => {
+                self.excluded.busy.insert(worker, hint);
+            }
+            FailureKind::Away => {
+                self.excluded.failed.insert(worker);
+            }
+            FailureKind::Deadline | FailureKind::Worker => {
+                self.failures += 1;
+                if self.failures >= self.shared.config.max_attempts {
+                    let attempts = self.failures;
+                    return Err(RequestError::Attempts {
+                        attempts,
+                        last: reason,
+                    });
+                }
+                self.excluded.failed.insert(worker);
+            }
+        }
+        Ok(())
+    }
+
+    /// The current attempt.
+    pub(super) fn attempt(&self) -> Attempt {
+        Attempt(self.attempt)
+    }
+
+    /// The next attempt's number.
+    pub(super) fn next_attempt(&mut self) -> Attempt {
+        self.attempt += 1;
+        Attempt(self.attempt)
+    }
+
+    /// Waits for `future`, the client and the deadline.
+    pub(super) async fn race_to_deadline<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+    ) -> Result<T, RequestError> {
+        let deadline = self.request.deadline;
+        tokio::select! {
+            biased;
+            error = self.outbox.watch() => Err(error),
+            output = future => Ok(output),
+            () = tokio::time::sleep_until(deadline) => Err(RequestError::Deadline {
+                doing: if self.output.first_at().is_some() { "decoding" } else { "prefilling" },
+            }),
+        }
+    }
+
+    /// As [`Self::race_to_deadline`], but `None` when `silent_at` comes first.
+    pub(super) async fn race<T>(
+        &mut self,
+        silent_at: Instant,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>, RequestError> {
+        let bounded = tokio::time::timeout_at(silent_at, future);
+        Ok(self.race_to_deadline(bounded).await?.ok())
+    }
+
+    /// When silence that begins now has lasted too long.
+    pub(super) fn silent_at(&self) -> Instant {
+        Instant::now() + self.shared.config.progress_timeout
+    }
+
+    /// Sends a token on to the client. True if a stop string ended its choice; in words what is
+    /// wrong with it otherwise.
+    pub(super) fn emit(&mut self, token: &GeneratedToken) -> Result<bool, String> {
+        let emitted = self.output.take(token)?;
+        let stopped = emitted.stopped && !emitted.events.is_empty();
+        for event in emitted.events {
+            self.outbox.push(event);
+        }
+        Ok(stopped)
+    }
+
+    /// Remembers that a worker holds the prompt, and what has been generated there.
+    pub(super) fn note_prefix(&self, worker: &Worker, with_completions: bool) {
+        let directory = &self.shared.directory;
+        directory.note_prefix(&self.wanted.prefixes(worker), &worker.key);
+        if with_completions {
+            for completion in self.output.completions().filter(|ids| !ids.is_empty()) {
+                // K and V of the last token were never computed.
+                let computed = &completion[..completion.len() - 1];
+                let ids = [&*self.wanted.prompt_ids, computed].concat();
+                let page_size = worker.info.fingerprint.page_size;
+                let salt = &self.wanted.cache_salt;
+                let prefixes = PrefixHashes::new(&worker.digest, page_size, salt, &ids);
+                directory.note_prefix(&prefixes, &worker.key);
+            }
+        }
+    }
+
+    /// The worker that generated was lost: nobody goes on here.
+    pub(super) fn lost(&mut self, failure: LegFailure) -> Setback {
+        self.receipt
+            .failed(failure.worker.0.as_str(), &failure.reason);
+        if failure.kind == FailureKind::Request {
+            return RequestError::Refused(failure.reason).into();
+        }
+        RequestError::WorkerLost {
+            worker: failure.worker.0.to_string(),
+            tokens: self.output.tokens(),
+            reason: failure.reason,
+        }
+        .into()
+    }
+
+    /// Sends usage and receipt.
+    async fn finish(self) -> tonic::Code {
+        let Self {
+            output,
+            mut outbox,
+            receipt,
+            request,
+            shared,
+            ..
+        } = self;
+        let usage = v1::Usage {
+            prompt_tokens: request.prompt_ids.len() as u32,
+            completion_tokens: output.tokens() as u32,
+            cached_tokens: receipt.cached_tokens(),
+        };
+        let receipt = receipt.build(&output);
+        outbox.push(Event::Done(v1::DoneEvent {
+            usage: Some(usage),
+            receipt: Some(receipt),
+        }));
+        match outbox.flush().await {
+            Ok(()) => tonic::Code::Ok,
+            Err(error) => end_badly(outbox, &shared, error),
+        }
+    }
+
+    fn fail(self, error: RequestError) -> tonic::Code {
+        tracing::warn!(request_id = self.request.request_id, %error, "request failed");
+        end_badly(self.outbox, &self.shared, error)
+    }
+}
+
+fn end_badly(outbox: Outbox, shared: &Shared, error: RequestError) -> tonic::Code {
+    if matches!(error, RequestError::SlowReader(_)) {
+        Counters::add(&shared.counters.slow_readers);
+    }
+    let code = error.code();
+    outbox.fail(error.into());
+    code
+}

@@ -1,0 +1,164 @@
+//! Assembling the router and serving it on one listener.
+//!
+//! It must not know configuration files or signals.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
+use baton_cluster::{CheckWorker, Membership, http2, incoming};
+use baton_proto::FILE_DESCRIPTOR_SET;
+use baton_proto::ids::Incarnation;
+use baton_proto::v1::admin_service_server::AdminServiceServer;
+use baton_proto::v1::inference_service_server::InferenceServiceServer;
+use rand::Rng as _;
+use tokio::net::TcpListener;
+use tonic::service::Routes;
+use tonic_health::server::HealthReporter;
+
+use crate::config::RouterConfig;
+use crate::counters::Counters;
+use crate::error::{ConfigError, ServeError};
+use crate::gate::Gate;
+use crate::model::ServedModel;
+use crate::services::{Admin, Inference, health, keep_health, set_ready};
+use crate::shared::Shared;
+use crate::tokenizing::Tokenizing;
+use crate::workers::Directory;
+
+/// How often a router that shuts down looks whether its requests have ended.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// Time for connections to close once no request is left.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A router that is ready to serve.
+#[derive(Debug)]
+pub struct Router {
+    shared: Arc<Shared>,
+    membership: Arc<Membership>,
+    incarnation: Incarnation,
+}
+
+impl Router {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn new(
+        config: RouterConfig,
+        model: ServedModel,
+        membership: Membership,
+    ) -> Result<Self, ConfigError> {
+        let config = config.validate()?;
+        let counters = Arc::new(Counters::default());
+        let directory = Directory::new(model.clone(), membership.table(), Arc::clone(&counters));
+        let shared = Shared {
+            gate: Gate::new("a place", config.max_running, config.max_waiting),
+            tokenizing: Tokenizing::new(config.tokenizer_threads, config.max_waiting),
+            config,
+            model,
+            directory,
+            counters,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            membership: Arc::new(membership),
+            incarnation: Incarnation(rand::rng().random_range(1..=u64::MAX)),
+        })
+    }
+
+    /// Serves until `shutdown` completes, then lets running requests end within the configured time.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let (reporter, health) = health().await;
+        let routes = self.routes(Routes::new(health))?;
+        let connections = incoming(listener, self.shared.config.max_connections);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = http2::server()
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(connections, async {
+                // Closed with the sender: either way serving ends.
+                let _ = stopped.await;
+            });
+        let mut serving = std::pin::pin!(serving);
+        let ready = keep_health(reporter.clone(), Arc::clone(&self.shared));
+        tokio::select! {
+            result = &mut serving => return Ok(result?),
+            () = ready => {}
+            () = shutdown => {}
+        }
+        tokio::select! {
+            result = &mut serving => return Ok(result?),
+            () = self.drain(&reporter) => {}
+        }
+        drop(stop);
+        match tokio::time::timeout(CLOSE_TIMEOUT, serving).await {
+            Ok(result) => Ok(result?),
+            // Registrations never end by themselves; they are dropped with the process.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn routes(&self, routes: Routes) -> Result<Routes, ServeError> {
+        let inference = InferenceServiceServer::new(Inference(Arc::clone(&self.shared)))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let admin = Admin {
+            shared: Arc::clone(&self.shared),
+            membership: Arc::clone(&self.membership),
+            incarnation: self.incarnation,
+        };
+        let admin = AdminServiceServer::new(admin)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let mut routes = routes
+            .add_service(inference)
+            .add_service(admin)
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?);
+        if let Some(registry) = self.membership.registry() {
+            routes = routes.add_service(registry.service(self.check_worker()));
+        }
+        Ok(routes)
+    }
+
+    fn check_worker(&self) -> CheckWorker {
+        let model = self.shared.model.clone();
+        Arc::new(move |info| {
+            let differing = model.differing_fields(&info.fingerprint);
+            differing.into_iter().map(str::to_owned).collect()
+        })
+    }
+
+    /// Refuses new requests and waits for the running ones.
+    async fn drain(&self, reporter: &HealthReporter) {
+        set_ready(reporter, false).await;
+        let ended = async {
+            while self.shared.gate.inside() > 0 {
+                tokio::time::sleep(DRAIN_POLL).await;
+            }
+        };
+        self.shared.gate.close();
+        if tokio::time::timeout(self.shared.config.drain_timeout, ended)
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                running = self.shared.gate.inside(),
+                "requests are cut off by shutdown"
+            );
+        }
+    }
+}

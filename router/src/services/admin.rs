@@ -1,0 +1,111 @@
+//! The operators' service.
+//!
+//! It must not know requests beyond their number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_cluster::Membership;
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
+use baton_proto::ids::{Incarnation, WorkerId};
+use baton_proto::v1;
+use baton_proto::v1::admin_service_server::AdminService;
+use baton_proto::v1::worker_service_client::WorkerServiceClient;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+use crate::shared::Shared;
+use crate::workers::{Worker, WorkerView};
+
+/// Time for a worker to confirm that it drains.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// `baton.v1.AdminService`.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) membership: Arc<Membership>,
+    /// This process start.
+    pub(crate) incarnation: Incarnation,
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn list_workers(
+        &self,
+        _: Request<v1::ListWorkersRequest>,
+    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
+        let views = self.shared.directory.views();
+        let refused_loads = views.iter().map(|view| view.refused_loads).sum();
+        let mut counters = self.shared.counters.snapshot();
+        counters.insert("loads_refused".to_owned(), refused_loads);
+        let router = v1::RouterStatus {
+            pid: std::process::id(),
+            incarnation: self.incarnation.0,
+            requests_waiting: self.shared.gate.waiting() as u32,
+            requests_running: self.shared.gate.inside() as u32,
+            counters,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let workers = views.into_iter().map(status).collect();
+        Ok(Response::new(v1::ListWorkersResponse {
+            workers,
+            router: Some(router),
+        }))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        let name = request.into_inner().worker_id;
+        let id = WorkerId::new(&name)
+            .ok_or_else(|| Status::invalid_argument("worker_id must match [A-Za-z0-9._-]{1,64}"))?;
+        let views = self.shared.directory.views();
+        let workers: Vec<_> = views
+            .into_iter()
+            .map(|view| view.worker)
+            .filter(|w| w.key.0 == id)
+            .collect();
+        if workers.is_empty() {
+            return Err(Status::not_found(format!("no worker {id}")));
+        }
+        let mut running = 0;
+        for worker in workers {
+            worker.drain();
+            self.membership.request_drain(&worker.key);
+            running += ask_to_drain(&worker).await?;
+        }
+        Ok(Response::new(v1::DrainResponse { running }))
+    }
+}
+
+async fn ask_to_drain(worker: &Worker) -> Result<u32, Status> {
+    let mut client = WorkerServiceClient::new(worker.channel.clone())
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let asked = client.drain_worker(v1::DrainWorkerRequest {
+        incarnation: worker.key.1.0,
+    });
+    match tokio::time::timeout(DRAIN_TIMEOUT, asked).await {
+        Ok(Ok(response)) => Ok(response.into_inner().running),
+        Ok(Err(status)) => Err(status),
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "{} does not answer",
+            worker.key.0
+        ))),
+    }
+}
+
+fn status(view: WorkerView) -> v1::WorkerStatus {
+    let age = view.load_at.map_or(Duration::MAX, |at| {
+        Instant::now().saturating_duration_since(at)
+    });
+    v1::WorkerStatus {
+        state: view.state(),
+        in_flight: view.worker.in_flight(),
+        load_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        info: Some((*view.worker.info).clone().into()),
+        load: Some((*view.load).clone().into()),
+    }
+}

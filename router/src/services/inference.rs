@@ -1,0 +1,103 @@
+//! The clients' service.
+//!
+//! It must not know workers.
+
+use std::sync::Arc;
+
+use baton_proto::v1;
+use baton_proto::v1::inference_service_server::InferenceService;
+use baton_proto::v1::tokenize_request::Input;
+use tonic::{Request, Response, Status};
+
+use crate::deadline::time_given;
+use crate::error::RequestError;
+use crate::request::{Admission, Ending, ResponseStream, start};
+use crate::shared::Shared;
+
+/// `baton.v1.InferenceService`.
+#[derive(Debug)]
+pub(crate) struct Inference(pub(crate) Arc<Shared>);
+
+impl Inference {
+    async fn admit_and_start(
+        &self,
+        request: Request<v1::GenerateRequest>,
+        ending: &mut Option<Ending>,
+    ) -> Result<ResponseStream, RequestError> {
+        let given = time_given(request.metadata())?;
+        let admitted = Admission::new(&self.0, given)
+            .admit(request.into_inner())
+            .await?;
+        let ending = ending
+            .take()
+            .unwrap_or_else(|| Ending::new(&self.0.counters));
+        start(&self.0, admitted, ending)
+    }
+}
+
+#[tonic::async_trait]
+impl InferenceService for Inference {
+    type GenerateStream = ResponseStream;
+
+    async fn generate(
+        &self,
+        request: Request<v1::GenerateRequest>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        let mut ending = Some(Ending::new(&self.0.counters));
+        match self.admit_and_start(request, &mut ending).await {
+            Ok(stream) => Ok(Response::new(stream)),
+            Err(error) => {
+                tracing::debug!(%error, "request refused");
+                if let Some(ending) = &mut ending {
+                    ending.set(error.code());
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn list_models(
+        &self,
+        _: Request<v1::ListModelsRequest>,
+    ) -> Result<Response<v1::ListModelsResponse>, Status> {
+        let model = &self.0.model;
+        let served = v1::Model {
+            name: model.name().to_owned(),
+            context_length: model.context_length,
+            vocabulary: model.vocabulary,
+            eos_ids: model.eos_ids.clone(),
+        };
+        let models = if self.0.directory.is_ready() {
+            vec![served]
+        } else {
+            Vec::new()
+        };
+        Ok(Response::new(v1::ListModelsResponse { models }))
+    }
+
+    async fn tokenize(
+        &self,
+        request: Request<v1::TokenizeRequest>,
+    ) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let admission = Admission::new(&self.0, time_given(request.metadata())?);
+        let request = request.into_inner();
+        admission.check_model(&request.model)?;
+        let token_ids = match request.input.ok_or(RequestError::NoInput)? {
+            Input::Prompt(text) => admission.tokenize_prompt(text).await?,
+            Input::Chat(chat) => admission.tokenize_chat(chat).await?,
+        };
+        Ok(Response::new(v1::TokenizeResponse { token_ids }))
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<v1::DetokenizeRequest>,
+    ) -> Result<Response<v1::DetokenizeResponse>, Status> {
+        let given = time_given(request.metadata())?;
+        let request = request.into_inner();
+        let text = Admission::new(&self.0, given)
+            .detokenize(&request.model, request.token_ids, request.skip_special)
+            .await?;
+        Ok(Response::new(v1::DetokenizeResponse { text }))
+    }
+}

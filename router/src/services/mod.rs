@@ -1,0 +1,9 @@
+//! The gRPC services that the router offers, each a thin skin over the parts that do the work.
+
+mod admin;
+mod health;
+mod inference;
+
+pub(crate) use admin::Admin;
+pub(crate) use health::{health, keep_health, set_ready};
+pub(crate) use inference::Inference;

@@ -1,0 +1,24 @@
+//! What all requests share.
+//!
+//! It must not know any one request.
+
+use std::sync::Arc;
+
+use crate::config::RouterConfig;
+use crate::counters::Counters;
+use crate::gate::Gate;
+use crate::model::ServedModel;
+use crate::tokenizing::Tokenizing;
+use crate::workers::Directory;
+
+/// The router's state.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: RouterConfig,
+    pub(crate) model: ServedModel,
+    pub(crate) directory: Directory,
+    pub(crate) counters: Arc<Counters>,
+    /// Requests being served and waiting to be.
+    pub(crate) gate: Gate,
+    pub(crate) tokenizing: Tokenizing,
+}

@@ -1,0 +1,173 @@
+//! The member table joined with the router's own record of each worker.
+//!
+//! It must not know why a worker is wanted.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_cluster::{Member, MemberKey, MemberTable};
+use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::slot::Worker;
+use crate::affinity::{PrefixHashes, PrefixRecord};
+use crate::counters::Counters;
+use crate::model::ServedModel;
+
+/// Loads older than this count as unknown.
+pub(super) const STALE_AFTER: Duration = Duration::from_secs(3);
+/// Prefixes remembered: about a hundred bytes each.
+const PREFIXES: usize = 1 << 16;
+
+/// All workers. Placement is serialised here, so that a claim is seen by the next one.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    model: ServedModel,
+    members: watch::Receiver<Arc<MemberTable>>,
+    pub(super) counters: Arc<Counters>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    table: Arc<MemberTable>,
+    workers: BTreeMap<MemberKey, Arc<Worker>>,
+    pub(super) prefixes: PrefixRecord,
+}
+
+/// One worker with its last report, for operators.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerView {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) load: Arc<WorkerLoad>,
+    pub(crate) load_at: Option<Instant>,
+    pub(crate) refused_loads: u64,
+}
+
+impl Directory {
+    pub(crate) fn new(
+        model: ServedModel,
+        members: watch::Receiver<Arc<MemberTable>>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let state = State {
+            table: Arc::default(),
+            workers: BTreeMap::new(),
+            prefixes: PrefixRecord::new(PREFIXES),
+        };
+        Self {
+            model,
+            members,
+            counters,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The member table, for those who wait for it to change.
+    pub(crate) fn members(&self) -> watch::Receiver<Arc<MemberTable>> {
+        self.members.clone()
+    }
+
+    /// Everyone in the table now.
+    pub(crate) fn views(&self) -> Vec<WorkerView> {
+        self.lock().members().collect()
+    }
+
+    /// Whether requests can be served: one compatible decode worker is enough, since it also
+    /// prefills when nobody else does.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.views()
+            .iter()
+            .any(|view| view.worker.info.role == WorkerRole::Decode && view.is_open())
+    }
+
+    /// Notes that a worker holds a sequence's pages.
+    pub(crate) fn note_prefix(&self, prefixes: &PrefixHashes, worker: &MemberKey) {
+        self.lock().prefixes.note(prefixes, worker);
+    }
+
+    /// The state, brought up to the newest table.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        let table = Arc::clone(&self.members.borrow());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&table, &state.table) {
+            state.update(table, &self.model, &self.counters);
+        }
+        state
+    }
+}
+
+impl State {
+    fn update(&mut self, table: Arc<MemberTable>, model: &ServedModel, counters: &Arc<Counters>) {
+        // A worker that comes back under its key is the same process: what runs there still counts.
+        self.workers
+            .retain(|key, worker| table.get(key).is_some() || worker.in_flight() > 0);
+        for (key, member) in table.iter() {
+            let known = self.workers.get(key);
+            if known.is_some_and(|worker| same_process(&worker.info, &member.info)) {
+                continue;
+            }
+            let info = Arc::clone(&member.info);
+            match Worker::new(key.clone(), info, model, Arc::clone(counters)) {
+                Ok(worker) => {
+                    self.workers.insert(key.clone(), Arc::new(worker));
+                }
+                Err(error) => tracing::warn!(worker = %key.0, %error, "worker cannot be reached"),
+            }
+        }
+        self.table = table;
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = WorkerView> + '_ {
+        self.table.iter().filter_map(|(key, member)| {
+            self.workers
+                .get(key)
+                .map(|worker| WorkerView::new(worker, member))
+        })
+    }
+}
+
+fn same_process(known: &Arc<WorkerInfo>, now: &Arc<WorkerInfo>) -> bool {
+    Arc::ptr_eq(known, now) || known == now
+}
+
+impl WorkerView {
+    fn new(worker: &Arc<Worker>, member: &Member) -> Self {
+        Self {
+            worker: Arc::clone(worker),
+            load: Arc::clone(&member.load),
+            load_at: member.load_at,
+            refused_loads: member.refused_loads,
+        }
+    }
+
+    /// Whether it takes requests at all: it fits the model and does not drain.
+    pub(super) fn is_open(&self) -> bool {
+        self.worker.differing.is_empty() && !self.is_draining()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.load.draining || self.worker.is_draining()
+    }
+
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        self.load_at
+            .is_none_or(|at| now.saturating_duration_since(at) > STALE_AFTER)
+    }
+
+    /// As operators read it.
+    pub(crate) fn state(&self) -> String {
+        if !self.worker.differing.is_empty() {
+            return format!("incompatible: {}", self.worker.differing.join(", "));
+        }
+        if self.is_draining() {
+            return "draining".to_owned();
+        }
+        match self.worker.breaker().quarantine() {
+            Some((_, reason)) => format!("quarantined: {reason}"),
+            None => "ready".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The workers as the router sees them: who may be placed on, and what each is busy with.
+//!
+//! It must not know legs or requests.
+
+mod breaker;
+mod choose;
+mod directory;
+mod plan;
+mod slot;
+
+pub(crate) use directory::{Directory, WorkerView};
+pub(crate) use plan::{Excluded, NotPlaced, Plan, Wanted};
+pub(crate) use slot::{Slot, Worker};

@@ -1,0 +1,133 @@
+//! One worker, and a request's claim on it.
+//!
+//! It must not know how a worker is chosen.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_cluster::{ClusterError, MemberKey, http2};
+use baton_proto::domain::WorkerInfo;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+
+use super::breaker::Breaker;
+use crate::counters::Counters;
+use crate::model::ServedModel;
+
+/// One worker incarnation and this router's own record of it.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) key: MemberKey,
+    pub(crate) info: Arc<WorkerInfo>,
+    /// Digest of its fingerprint: pairs have equal ones.
+    pub(crate) digest: [u8; 32],
+    /// Fields in which it contradicts the router's model; placed on only if there are none.
+    pub(crate) differing: Vec<&'static str>,
+    pub(crate) channel: Channel,
+    in_flight: AtomicU32,
+    tokens: AtomicU64,
+    draining: AtomicBool,
+    breaker: Mutex<Breaker>,
+    counters: Arc<Counters>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        key: MemberKey,
+        info: Arc<WorkerInfo>,
+        model: &ServedModel,
+        counters: Arc<Counters>,
+    ) -> Result<Self, ClusterError> {
+        Ok(Self {
+            key,
+            digest: info.fingerprint.digest(),
+            differing: model.differing_fields(&info.fingerprint),
+            channel: http2::channel(&info.address)?,
+            info,
+            in_flight: AtomicU32::new(0),
+            tokens: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            breaker: Mutex::default(),
+            counters,
+        })
+    }
+
+    /// Requests of this router that are there now.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Work of those requests, as [`super::choose`] counts it.
+    pub(super) fn work(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// Places nothing more there.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request's claim on a worker, raised when the worker is selected and given back by `Drop`.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    worker: Arc<Worker>,
+    work: u64,
+    /// This request is the probe after a quarantine and has not said how it went.
+    probe: bool,
+}
+
+impl Slot {
+    pub(super) fn claim(worker: &Arc<Worker>, work: u64) -> Self {
+        worker.in_flight.fetch_add(1, Ordering::Relaxed);
+        worker.tokens.fetch_add(work, Ordering::Relaxed);
+        let probe = worker.breaker().enter();
+        Self {
+            worker: Arc::clone(worker),
+            work,
+            probe,
+        }
+    }
+
+    pub(crate) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.worker.key.0.to_string()
+    }
+
+    /// The worker answered as it should.
+    pub(crate) fn succeeded(&mut self) {
+        self.probe = false;
+        self.worker.breaker().succeed();
+    }
+
+    /// The worker failed by its own fault.
+    pub(crate) fn failed(&mut self, least: Duration, reason: &str) {
+        self.probe = false;
+        if self.worker.breaker().fail(Instant::now(), least, reason) {
+            Counters::add(&self.worker.counters.worker_failures);
+            tracing::warn!(worker = %self.worker.key.0, reason, "worker quarantined");
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.worker.tokens.fetch_sub(self.work, Ordering::Relaxed);
+        if self.probe {
+            self.worker.breaker().abandon_probe();
+        }
+    }
+}
