@@ -1,9 +1,9 @@
 //! Activations in the forms that products take, row by row.
 //!
 //! Integer form: per group of 32 columns, symmetric 8-bit codes `round(x / scale)` with
-//! `scale = max|x| / 127`, ties to even. Rows lie in tiles of four, so that a kernel reaches four rows
-//! from one pointer: per group the codes of the four rows, then their scales, `scale × sum of codes`
-//! and the sums of the first and the last sixteen codes. Float form: the values, four rows
+//! `scale = max|x| / 127`, ties to even. Rows lie in tiles of six, so that a kernel reaches six rows
+//! from one pointer: per group the codes of the six rows, then their scales, `scale × sum of codes`
+//! and the sums of the first and the last sixteen codes. Float form: the values, six rows
 //! interleaved. A row's form depends on that row alone.
 //!
 //! Knows nothing of weights or of how threads divide the rows.
@@ -14,15 +14,15 @@ use super::buffer::Buffer;
 use super::format::{GROUP, LINE};
 use crate::Isa;
 
-/// Rows of a tile.
-pub(super) const TILE_ROWS: usize = 4;
+/// Rows of a tile: with two panels of weights, what the 32 vector registers of AVX-512 hold.
+pub(super) const TILE_ROWS: usize = 6;
 /// Bytes of one group of a tile.
 pub(super) const BLOCK_BYTES: usize = TILE_ROWS * (GROUP + 12);
-/// Offset of the four scales (f32) in a block.
+/// Offset of the six scales (f32) in a block.
 pub(super) const SCALES: usize = TILE_ROWS * GROUP;
-/// Offset of the four `scale × sum` (f32).
+/// Offset of the six `scale × sum` (f32).
 pub(super) const SCALED_SUMS: usize = SCALES + TILE_ROWS * 4;
-/// Offset of the four pairs of sums (2 × i16).
+/// Offset of the six pairs of sums (2 × i16).
 pub(super) const SUMS: usize = SCALED_SUMS + TILE_ROWS * 4;
 /// Groups whose largest magnitude is below this count as zero (its reciprocal times 127 is finite).
 pub(super) const TINY: f32 = 1e-30;
@@ -149,7 +149,7 @@ impl Activations {
                 unsafe { quantize_row(isa, values, tile, row % TILE_ROWS) };
             }
             if form.float {
-                // SAFETY: as above; `columns` values of four rows from the tile's start.
+                // SAFETY: as above; `columns` values of six rows from the tile's start.
                 let tile = unsafe { self.float_tile(row / TILE_ROWS) }.cast_mut();
                 for (column, &value) in values.iter().enumerate() {
                     // SAFETY: in the tile, this row's place.
@@ -178,15 +178,6 @@ impl Activations {
     /// Whether products that read `form` can read this.
     pub(super) fn holds(&self, form: ActivationForm) -> bool {
         self.forms.union(form) == self.forms
-    }
-
-    pub(super) fn integer_stride(&self) -> usize {
-        self.integer_stride
-    }
-
-    /// Values (not bytes) from tile to tile.
-    pub(super) fn float_stride(&self) -> usize {
-        self.float_stride / 4
     }
 
     /// # Safety
@@ -254,7 +245,7 @@ unsafe fn quantize_row(isa: Isa, values: &[f32], tile: *mut u8, lane: usize) {
 pub(super) unsafe fn store(block: *mut u8, lane: usize, group: &Quantized) {
     let sum = i32::from(group.halves[0]) + i32::from(group.halves[1]);
     // SAFETY: all offsets are below `BLOCK_BYTES`; four-byte values are aligned, as blocks are
-    // multiples of 16 bytes from an aligned start.
+    // multiples of 8 bytes from an aligned start.
     unsafe {
         block
             .add(lane * GROUP)

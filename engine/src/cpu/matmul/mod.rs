@@ -7,7 +7,7 @@
 //!
 //! Nothing here knows models, threads or pages.
 // Vector kernels, and outputs that several threads write in disjoint parts. Intrinsics come by the
-// dozen; buffers are aligned to lines and blocks to 16 bytes.
+// dozen; buffers are aligned to lines and blocks to 8 bytes.
 #![allow(unsafe_code, clippy::wildcard_imports, clippy::cast_ptr_alignment)]
 
 mod activations;
@@ -29,7 +29,7 @@ pub use activations::{ActivationForm, Activations};
 pub use packed::{PackError, PackedMatrix};
 pub use product::{OutputView, matmul};
 
-/// Best alignment of ranges of output rows: a panel.
-pub const ROW_TILE: usize = format::PANEL_ROWS;
+/// Best alignment of ranges of output rows: two panels.
+pub const ROW_TILE: usize = 2 * format::PANEL_ROWS;
 /// Best alignment of ranges of activation rows (tokens): a tile.
 pub const TOKEN_TILE: usize = activations::TILE_ROWS;

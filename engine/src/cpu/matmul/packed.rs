@@ -181,7 +181,7 @@ impl PackedMatrix {
             })
     }
 
-    /// The `share`-th of `shares` ranges of output rows that together cover all, whole panels each, of
+    /// The `share`-th of `shares` ranges of output rows that together cover all, whole tiles each, of
     /// about equal size in bytes.
     ///
     /// # Panics
@@ -196,8 +196,9 @@ impl PackedMatrix {
                 .rev()
                 .find(|segment| segment.start <= goal);
             last.map_or(0, |segment| {
-                let panels = (goal - segment.start + segment.panel_bytes / 2) / segment.panel_bytes;
-                (segment.rows.start + panels * ROW_TILE).min(segment.rows.end)
+                let tile_bytes = segment.panel_bytes * (ROW_TILE / PANEL_ROWS);
+                let tiles = (goal - segment.start + tile_bytes / 2) / tile_bytes;
+                (segment.rows.start + tiles * ROW_TILE).min(segment.rows.end)
             })
         };
         edge(share)..if share + 1 == shares {

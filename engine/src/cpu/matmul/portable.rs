@@ -8,25 +8,40 @@
 
 use super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, TILE_ROWS};
 use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
-use super::kernel::{FloatTile, IntegerTile, Lanes};
+use super::kernel::{FloatTile, IntegerTile, Lanes, Outputs};
 
-/// Sixteen rows by `tokens` (at most four) tokens of an integer panel.
-///
-/// Integer sums are computed in f32, which vectorises on every machine and is as exact: all terms are
-/// integers and all sums below 255 × 127 × 32 < 2²⁴.
+/// The panels by the first `tokens` tokens of an integer tile.
 ///
 /// # Safety
 /// As [`IntegerTile`] states.
 pub(super) unsafe fn integer(
     width: Width,
     scaling: Scaling,
-    tile: &IntegerTile,
+    tile: &IntegerTile<'_>,
     tokens: usize,
+    out: &mut Outputs,
+) {
+    for (panel, out) in tile.panels.iter().zip(out) {
+        // SAFETY: by the contract.
+        unsafe { integer_panel(width, scaling, *panel, tile, &mut out[..tokens]) };
+    }
+}
+
+/// Integer sums are computed in f32, which vectorises on every machine and is as exact: all terms are
+/// integers and all sums below 255 × 127 × 32 < 2²⁴.
+///
+/// # Safety
+/// As [`IntegerTile`] states; `panel` is one of the tile's.
+unsafe fn integer_panel(
+    width: Width,
+    scaling: Scaling,
+    panel: *const u8,
+    tile: &IntegerTile<'_>,
     out: &mut [Lanes],
 ) {
     let panel_bytes = scaling.panel_bytes(width, tile.groups);
     // SAFETY: the panel has this many bytes.
-    let panel = unsafe { std::slice::from_raw_parts(tile.panel, panel_bytes) };
+    let panel = unsafe { std::slice::from_raw_parts(panel, panel_bytes) };
     let mut codes = [[0.0; PANEL_ROWS]; GROUP];
     let mut accumulators = [[0.0; PANEL_ROWS]; TILE_ROWS];
     for group in 0..tile.groups {
@@ -40,7 +55,7 @@ pub(super) unsafe fn integer(
         let place = scaling.place(width, group);
         signed_codes(width, scaling.offset(), &panel[place.codes..], &mut codes);
         let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
-        for (token, accumulator) in accumulators.iter_mut().enumerate().take(tokens) {
+        for (token, accumulator) in accumulators.iter_mut().enumerate().take(out.len()) {
             let x = &block[token * GROUP..][..GROUP];
             let scale = f32_at(block, SCALES + token * 4);
             let [first, second] = dots(&codes, x);
@@ -61,7 +76,7 @@ pub(super) unsafe fn integer(
             }
         }
     }
-    for (out, accumulator) in out.iter_mut().zip(accumulators).take(tokens) {
+    for (out, accumulator) in out.iter_mut().zip(accumulators) {
         out.0 = accumulator;
     }
 }
@@ -98,17 +113,26 @@ fn f32_at(block: &[u8; BLOCK_BYTES], at: usize) -> f32 {
     f32::from_ne_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// Sixteen rows by `tokens` (at most four) tokens of a float panel.
+/// The panels by the first `tokens` tokens of a float tile.
 ///
 /// # Safety
 /// As [`FloatTile`] states.
-pub(super) unsafe fn float(float: Float, tile: &FloatTile, tokens: usize, out: &mut [Lanes]) {
+pub(super) unsafe fn float(float: Float, tile: &FloatTile<'_>, tokens: usize, out: &mut Outputs) {
+    for (panel, out) in tile.panels.iter().zip(out) {
+        // SAFETY: by the contract.
+        unsafe { float_panel(float, *panel, tile, &mut out[..tokens]) };
+    }
+}
+
+/// # Safety
+/// As [`FloatTile`] states; `panel` is one of the tile's.
+unsafe fn float_panel(float: Float, panel: *const u8, tile: &FloatTile<'_>, out: &mut [Lanes]) {
     let size = PANEL_ROWS * float.bytes();
     let mut chains = [[[0.0_f32; PANEL_ROWS]; TILE_ROWS]; 2];
     for column in 0..tile.columns {
-        // SAFETY: the panel has `columns` columns of sixteen values, the tile as many of four.
+        // SAFETY: the panel has `columns` columns of sixteen values, the tile as many of six.
         let (weights, x) = unsafe {
-            let weights = std::slice::from_raw_parts(tile.panel.add(column * size), size);
+            let weights = std::slice::from_raw_parts(panel.add(column * size), size);
             (
                 weights,
                 &*tile
@@ -118,14 +142,14 @@ pub(super) unsafe fn float(float: Float, tile: &FloatTile, tokens: usize, out: &
             )
         };
         let weights: [f32; PANEL_ROWS] = core::array::from_fn(|row| float.value(weights, row));
-        for (chain, x) in chains[column % 2].iter_mut().zip(x).take(tokens) {
+        for (chain, x) in chains[column % 2].iter_mut().zip(x).take(out.len()) {
             for (acc, weight) in chain.iter_mut().zip(weights) {
                 *acc = weight.mul_add(*x, *acc);
             }
         }
     }
     let [even, odd] = chains;
-    for ((out, even), odd) in out.iter_mut().zip(even).zip(odd).take(tokens) {
+    for ((out, even), odd) in out.iter_mut().zip(even).zip(odd) {
         out.0 = core::array::from_fn(|row| even[row] + odd[row]);
     }
 }

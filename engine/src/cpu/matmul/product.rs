@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use super::activations::{Activations, TILE_ROWS};
 use super::format::{Format, GROUP, PANEL_ROWS};
-use super::kernel::{self, FloatTile, IntegerTile, Lanes, MAX_TOKENS};
+use super::kernel::{self, FloatTile, IntegerTile, Lanes, Outputs, PANELS};
 use super::packed::{PackedMatrix, Segment};
 use crate::Isa;
 
 /// Tokens whose activations stay in the second-level cache while all panels pass.
-const TOKEN_RUN: usize = 8 * MAX_TOKENS;
+const TOKEN_RUN: usize = 16 * TILE_ROWS;
 
 /// Where outputs go: `base[token * row_stride + output_row]`. Several threads may hold copies and write
 /// disjoint places.
@@ -126,40 +126,54 @@ unsafe fn run_segment(
     rows: Range<usize>,
     out: OutputView<'_>,
 ) {
-    let local = rows.start - segment.rows.start..rows.end - segment.rows.start;
-    let mut lanes = [Lanes([0.0; PANEL_ROWS]); MAX_TOKENS];
-    for index in local.start / PANEL_ROWS..local.end.div_ceil(PANEL_ROWS) {
-        // SAFETY: a panel of this segment.
-        let panel = unsafe { weights.panel(segment, index) };
-        let first_row = segment.rows.start + index * PANEL_ROWS;
-        let wanted = rows.start.max(first_row)..rows.end.min(first_row + PANEL_ROWS);
-        let mut token = tokens.start;
-        while token < tokens.end {
-            let count = kernel::tile_tokens(isa, segment.format, tokens.end - token);
-            // The first tile of tokens fetches the next panel while it computes with this one.
-            let ahead = if token == tokens.start {
-                segment.panel_bytes
+    let first_panel = (rows.start - segment.rows.start) / PANEL_ROWS;
+    let end_panel = (rows.end - segment.rows.start).div_ceil(PANEL_ROWS);
+    let mut lanes = [[Lanes([0.0; PANEL_ROWS]); TILE_ROWS]; PANELS];
+    // Few tokens are bound by reading the weights, which is fastest in one stream; for many, two panels
+    // share the loads of activations.
+    let together = if tokens.len() < 2 * TILE_ROWS {
+        1
+    } else {
+        PANELS
+    };
+    for first in (first_panel..end_panel).step_by(together) {
+        let count = together.min(end_panel - first);
+        // SAFETY: panels of this segment; a second one only where there is one.
+        let panels = unsafe {
+            [
+                weights.panel(segment, first),
+                weights.panel(segment, first + count - 1),
+            ]
+        };
+        for token in tokens.clone().step_by(TILE_ROWS) {
+            // The first tile of tokens fetches the next panels while it computes.
+            let first_tile = token == tokens.start;
+            let ahead = if first_tile {
+                PANELS * segment.panel_bytes
             } else {
                 0
             };
+            let tokens = token..tokens.end.min(token + TILE_ROWS);
             let operands = Operands {
                 weights,
                 x,
-                panel,
-                token,
+                panels: &panels[..count],
                 ahead,
             };
-            // SAFETY: a panel in this format; `token` is a multiple of the tile.
-            unsafe { run_tile(isa, segment.format, operands, count, &mut lanes) };
-            for (lanes, token) in lanes[..count].iter().zip(token..) {
-                let values = &lanes.0[wanted.start - first_row..wanted.end - first_row];
-                // SAFETY: `token` and `wanted` are inside the view and this caller's alone.
-                unsafe {
-                    let target = out.base.add(token * out.row_stride + wanted.start);
-                    target.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            // SAFETY: panels in this format; the run starts at a tile.
+            unsafe { run_tile(isa, segment.format, operands, tokens.clone(), &mut lanes) };
+            for (panel, lanes) in (first..first + count).zip(&lanes) {
+                let start = segment.rows.start + panel * PANEL_ROWS;
+                let wanted = rows.start.max(start)..rows.end.min(start + PANEL_ROWS);
+                for (token, lanes) in tokens.clone().zip(lanes) {
+                    let values = &lanes.0[wanted.start - start..wanted.end - start];
+                    // SAFETY: `token` and `wanted` are inside the view and this caller's alone.
+                    unsafe {
+                        let target = out.base.add(token * out.row_stride + wanted.start);
+                        target.copy_from_nonoverlapping(values.as_ptr(), values.len());
+                    }
                 }
             }
-            token += count;
         }
     }
 }
@@ -169,52 +183,47 @@ unsafe fn run_segment(
 struct Operands<'a> {
     weights: &'a PackedMatrix,
     x: &'a Activations,
-    panel: *const u8,
-    token: usize,
+    panels: &'a [*const u8],
     ahead: usize,
 }
 
 /// # Safety
-/// `panel` is one of the matrix in this format; `count` tokens from `token` (a multiple of the tile) on
-/// are activations of its columns; the instruction set is available.
+/// `panels` are of the matrix, in this format; `tokens` are in one tile from its start on and hold
+/// activations of the matrix's columns; the instruction set is available.
 unsafe fn run_tile(
     isa: Isa,
     format: Format,
     operands: Operands<'_>,
-    count: usize,
-    lanes: &mut [Lanes; MAX_TOKENS],
+    tokens: Range<usize>,
+    lanes: &mut Outputs,
 ) {
     let Operands {
         weights,
         x,
-        panel,
-        token,
+        panels,
         ahead,
     } = operands;
-    let columns = weights.columns();
+    let (columns, tile) = (weights.columns(), tokens.start / TILE_ROWS);
     // SAFETY: by the contract.
     unsafe {
         if let Format::Integer(..) = format {
-            let activations = x.integer_tile(token / TILE_ROWS);
-            let (groups, stride) = (columns / GROUP, x.integer_stride());
-            let tile = IntegerTile {
-                panel,
+            let (groups, activations) = (columns / GROUP, x.integer_tile(tile));
+            let operands = IntegerTile {
+                panels,
                 groups,
                 activations,
-                stride,
                 ahead,
             };
-            kernel::integer(isa, format, &tile, count, lanes);
+            kernel::integer(isa, format, &operands, tokens.len(), lanes);
         } else {
-            let activations = x.float_tile(token / TILE_ROWS);
-            let stride = x.float_stride();
-            let tile = FloatTile {
-                panel,
+            let activations = x.float_tile(tile);
+            let operands = FloatTile {
+                panels,
                 columns,
                 activations,
-                stride,
+                ahead,
             };
-            kernel::float(isa, format, &tile, count, lanes);
+            kernel::float(isa, format, &operands, tokens.len(), lanes);
         }
     }
 }

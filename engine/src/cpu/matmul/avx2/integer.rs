@@ -1,26 +1,29 @@
-//! Integer products: eight rows by up to four tokens in registers.
+//! Integer products: eight rows by up to three tokens in registers.
 
 use std::arch::x86_64::*;
 
 use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::super::format::{GROUP, LINE, PANEL_ROWS, QUAD, Scaling, Width};
-use super::super::kernel::{IntegerTile, Lanes, MAX_TOKENS};
+use super::super::kernel::{IntegerTile, Lanes, Outputs};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
 /// Rows of half a panel.
 const ROWS: usize = PANEL_ROWS / 2;
 
-/// Runs one tile of at most [`TILE_ROWS`] tokens.
+/// Most tokens of a kernel: two kernels to a tile.
+const TOKENS: usize = TILE_ROWS / 2;
+
+/// Runs one tile.
 ///
 /// # Safety
 /// As [`IntegerTile`] states, and AVX2 with FMA and F16C.
 pub(in super::super) unsafe fn integer(
     width: Width,
     scaling: Scaling,
-    tile: &IntegerTile,
+    tile: &IntegerTile<'_>,
     tokens: usize,
-    out: &mut [Lanes; MAX_TOKENS],
+    out: &mut Outputs,
 ) {
     // SAFETY: by this function's contract.
     unsafe {
@@ -39,22 +42,41 @@ pub(in super::super) unsafe fn integer(
 
 /// # Safety
 /// As [`integer`].
-unsafe fn by_tokens<C: Codes, S: Scales>(
-    tile: &IntegerTile,
-    tokens: usize,
-    out: &mut [Lanes; MAX_TOKENS],
-) {
-    for row in [0, ROWS] {
-        // SAFETY: by the contract.
-        unsafe {
-            match tokens {
-                1 => rows_by_tokens::<C, S, 1>(tile, row, out),
-                2 => rows_by_tokens::<C, S, 2>(tile, row, out),
-                3 => rows_by_tokens::<C, S, 3>(tile, row, out),
-                _ => rows_by_tokens::<C, S, TILE_ROWS>(tile, row, out),
+unsafe fn by_tokens<C: Codes, S: Scales>(tile: &IntegerTile<'_>, tokens: usize, out: &mut Outputs) {
+    for (&panel, out) in tile.panels.iter().zip(out) {
+        for (index, out) in out[..tokens].chunks_mut(TOKENS).enumerate() {
+            for row in [0, ROWS] {
+                let part = Part {
+                    panel,
+                    row,
+                    token: index * TOKENS,
+                };
+                // SAFETY: by the contract.
+                unsafe {
+                    match out.len() {
+                        1 => rows_by_tokens::<C, S, 1>(tile, part, out),
+                        2 => rows_by_tokens::<C, S, 2>(tile, part, out),
+                        _ => rows_by_tokens::<C, S, TOKENS>(tile, part, out),
+                    }
+                }
             }
         }
     }
+}
+
+/// What of a tile a kernel computes: eight rows of a panel from `row` on, by tokens from `token` on.
+#[derive(Clone, Copy)]
+struct Part {
+    panel: *const u8,
+    row: usize,
+    token: usize,
+}
+
+/// A group's activations: where the first token's codes and where its scales start.
+#[derive(Clone, Copy)]
+struct Block {
+    codes: *const u8,
+    scales: *const u8,
 }
 
 /// Four bytes of every lane from memory.
@@ -72,10 +94,11 @@ unsafe fn broadcast(at: *const u8) -> __m256i {
 /// As [`IntegerTile`] states for `TOKENS` tokens, and AVX2 with FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
-    tile: &IntegerTile,
-    row: usize,
-    out: &mut [Lanes; MAX_TOKENS],
+    tile: &IntegerTile<'_>,
+    part: Part,
+    out: &mut [Lanes],
 ) {
+    let Part { panel, row, token } = part;
     let halves = matches!(S::SCALING, Scaling::SuperHalves);
     let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
     let mut accumulators = [_mm256_setzero_ps(); TOKENS];
@@ -83,9 +106,13 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
         // SAFETY: `group` is one of the panel's groups; all offsets stay in it and in its blocks.
         unsafe {
             let place = S::SCALING.place(C::WIDTH, group);
-            let codes = tile.panel.add(place.codes + row * QUAD);
+            let codes = panel.add(place.codes + row * QUAD);
             let block = tile.activations.add(group * BLOCK_BYTES);
-            let (scale, second) = S::load(tile.panel, place, row);
+            let block = Block {
+                codes: block.add(token * GROUP),
+                scales: block.add(token * 4),
+            };
+            let (scale, second) = S::load(panel, place, row);
             let mut sums = [_mm256_setzero_si256(); TOKENS];
             let mut narrow = [_mm256_setzero_si256(); TOKENS];
             add_pair::<C, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
@@ -106,7 +133,8 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
             );
             if minimum {
                 for (token, accumulator) in accumulators.iter_mut().enumerate() {
-                    let sum = _mm256_castsi256_ps(broadcast(block.add(SCALED_SUMS + token * 4)));
+                    let sum =
+                        _mm256_castsi256_ps(broadcast(block.scales.add(SCALED_SUMS + token * 4)));
                     *accumulator = _mm256_fmadd_ps(second, sum, *accumulator);
                 }
             }
@@ -125,7 +153,7 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn take_offset<C: Codes, S: Scales, const TOKENS: usize, const HALF: usize>(
-    block: *const u8,
+    block: Block,
     sums: &mut [__m256i; TOKENS],
 ) {
     let offset = S::SCALING.offset();
@@ -141,7 +169,7 @@ unsafe fn take_offset<C: Codes, S: Scales, const TOKENS: usize, const HALF: usiz
     let factors = _mm256_set1_epi32(factors);
     for (token, sum) in sums.iter_mut().enumerate() {
         // SAFETY: inside the block.
-        let pair = unsafe { broadcast(block.add(SUMS + token * 4)) };
+        let pair = unsafe { broadcast(block.scales.add(SUMS + token * 4)) };
         *sum = _mm256_sub_epi32(*sum, _mm256_madd_epi16(factors, pair));
     }
 }
@@ -154,7 +182,7 @@ unsafe fn take_offset<C: Codes, S: Scales, const TOKENS: usize, const HALF: usiz
 #[target_feature(enable = "avx2")]
 unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
     codes: *const u8,
-    block: *const u8,
+    block: Block,
     narrow: &mut [__m256i; TOKENS],
     sums: &mut [__m256i; TOKENS],
 ) {
@@ -165,7 +193,7 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
     for (token, (narrow, sum)) in narrow.iter_mut().zip(sums).enumerate() {
         // SAFETY: inside the block.
         let x = unsafe {
-            let at = block.add(token * GROUP + PAIR * 2 * QUAD);
+            let at = block.codes.add(token * GROUP + PAIR * 2 * QUAD);
             [broadcast(at), broadcast(at.add(QUAD))]
         };
         if C::SIGNED {
@@ -194,13 +222,13 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
 #[target_feature(enable = "avx2,fma")]
 unsafe fn scaled<const TOKENS: usize>(
     scale: __m256,
-    block: *const u8,
+    block: Block,
     sums: &[__m256i; TOKENS],
     accumulators: &mut [__m256; TOKENS],
 ) {
     for (token, (sum, accumulator)) in sums.iter().zip(accumulators).enumerate() {
         // SAFETY: inside the block.
-        let x = unsafe { broadcast(block.add(SCALES + token * 4)) };
+        let x = unsafe { broadcast(block.scales.add(SCALES + token * 4)) };
         let factor = _mm256_mul_ps(scale, _mm256_castsi256_ps(x));
         *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(*sum), *accumulator);
     }

@@ -1,54 +1,66 @@
-//! Integer products: sixteen rows by up to twelve tokens in registers.
+//! Integer products: one panel by up to six tokens, or two by six, in registers.
+//!
+//! With two panels, what their codes are multiplied with is loaded once: broadcasts from memory, not
+//! products, bound a kernel of one panel.
 
 use std::arch::x86_64::*;
 
 use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::super::format::{GROUP, LINE, QUAD, Scaling, Width};
-use super::super::kernel::{IntegerTile, Lanes, MAX_TOKENS};
+use super::super::kernel::{IntegerTile, Lanes, Outputs};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
-/// Token counts that have a kernel, largest first.
-pub(in super::super) const TOKENS: [usize; 6] = [12, 8, 4, 3, 2, 1];
-
-/// Tiles of activations that the most tokens span.
-const TILES: usize = MAX_TOKENS.div_ceil(TILE_ROWS);
-
-type Kernel = unsafe fn(&IntegerTile, &mut [Lanes; MAX_TOKENS]);
+/// Integer sums, by panel and token.
+type Sums<const PANELS: usize, const TOKENS: usize> = [[__m512i; TOKENS]; PANELS];
+/// Outputs so far, by panel and token.
+type Accumulators<const PANELS: usize, const TOKENS: usize> = [[__m512; TOKENS]; PANELS];
 
 /// Runs one tile.
 ///
 /// # Safety
-/// As [`IntegerTile`] states, AVX-512 with VNNI, and `tokens` is one of [`TOKENS`].
+/// As [`IntegerTile`] states, AVX-512 with VNNI, and `tokens` is 1 to [`TILE_ROWS`].
 pub(in super::super) unsafe fn integer(
     width: Width,
     scaling: Scaling,
-    tile: &IntegerTile,
+    tile: &IntegerTile<'_>,
     tokens: usize,
-    out: &mut [Lanes; MAX_TOKENS],
+    out: &mut Outputs,
 ) {
-    let kernel = match (width, scaling) {
-        (Width::Four, Scaling::Offset(_)) => by_tokens::<Four, Offset<8>>(tokens),
-        (Width::Four, Scaling::Minimum) => by_tokens::<Four, Minimum>(tokens),
-        (Width::Four, _) => by_tokens::<Four, SuperMinimum>(tokens),
-        (Width::Five, Scaling::Offset(_)) => by_tokens::<Five, Offset<16>>(tokens),
-        (Width::Five, Scaling::Minimum) => by_tokens::<Five, Minimum>(tokens),
-        (Width::Five, _) => by_tokens::<Five, SuperMinimum>(tokens),
-        (Width::Six, _) => by_tokens::<Six, SuperHalves>(tokens),
-        (Width::Eight, _) => by_tokens::<Eight, Offset<128>>(tokens),
-    };
     // SAFETY: by this function's contract.
-    unsafe { kernel(tile, out) }
+    unsafe {
+        match (width, scaling) {
+            (Width::Four, Scaling::Offset(_)) => by_shape::<Four, Offset<8>>(tile, tokens, out),
+            (Width::Four, Scaling::Minimum) => by_shape::<Four, Minimum>(tile, tokens, out),
+            (Width::Four, _) => by_shape::<Four, SuperMinimum>(tile, tokens, out),
+            (Width::Five, Scaling::Offset(_)) => by_shape::<Five, Offset<16>>(tile, tokens, out),
+            (Width::Five, Scaling::Minimum) => by_shape::<Five, Minimum>(tile, tokens, out),
+            (Width::Five, _) => by_shape::<Five, SuperMinimum>(tile, tokens, out),
+            (Width::Six, _) => by_shape::<Six, SuperHalves>(tile, tokens, out),
+            (Width::Eight, _) => by_shape::<Eight, Offset<128>>(tile, tokens, out),
+        }
+    }
 }
 
-fn by_tokens<C: Codes, S: Scales>(tokens: usize) -> Kernel {
-    match tokens {
-        1 => rows_by_tokens::<C, S, 1>,
-        2 => rows_by_tokens::<C, S, 2>,
-        3 => rows_by_tokens::<C, S, 3>,
-        4 => rows_by_tokens::<C, S, 4>,
-        8 => rows_by_tokens::<C, S, 8>,
-        _ => rows_by_tokens::<C, S, MAX_TOKENS>,
+/// # Safety
+/// As [`integer`].
+unsafe fn by_shape<C: Codes, S: Scales>(tile: &IntegerTile<'_>, tokens: usize, out: &mut Outputs) {
+    // SAFETY: by the contract.
+    unsafe {
+        if let (&[first, second], TILE_ROWS) = (tile.panels, tokens) {
+            return panels_by_tokens::<C, S, 2, TILE_ROWS>([first, second], tile, out);
+        }
+        for (panel, out) in tile.panels.iter().zip(out.chunks_exact_mut(1)) {
+            let panel = [*panel];
+            match tokens {
+                1 => panels_by_tokens::<C, S, 1, 1>(panel, tile, out),
+                2 => panels_by_tokens::<C, S, 1, 2>(panel, tile, out),
+                3 => panels_by_tokens::<C, S, 1, 3>(panel, tile, out),
+                4 => panels_by_tokens::<C, S, 1, 4>(panel, tile, out),
+                5 => panels_by_tokens::<C, S, 1, 5>(panel, tile, out),
+                _ => panels_by_tokens::<C, S, 1, TILE_ROWS>(panel, tile, out),
+            }
+        }
     }
 }
 
@@ -63,94 +75,82 @@ unsafe fn broadcast(at: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { at.cast::<i32>().read_unaligned() })
 }
 
-/// A place in the block of `token`'s tile.
-///
 /// # Safety
-/// `offset` is inside the block.
-#[inline]
-unsafe fn lane(tiles: &[*const u8; TILES], token: usize, offset: usize) -> *const u8 {
-    // SAFETY: inside the block by the callers' contract.
-    unsafe { tiles[token / TILE_ROWS].add(offset) }
-}
-
-/// # Safety
-/// As [`IntegerTile`] states for `TOKENS` tokens, and AVX-512 with VNNI.
+/// As [`IntegerTile`] states for these panels and `TOKENS` tokens, and AVX-512 with VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
-    tile: &IntegerTile,
-    out: &mut [Lanes; MAX_TOKENS],
+unsafe fn panels_by_tokens<C: Codes, S: Scales, const PANELS: usize, const TOKENS: usize>(
+    panels: [*const u8; PANELS],
+    tile: &IntegerTile<'_>,
+    out: &mut [[Lanes; TILE_ROWS]],
 ) {
     let halves = matches!(S::SCALING, Scaling::SuperHalves);
     let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
-    let mut tiles = [tile.activations; TILES];
-    for (index, pointer) in tiles
-        .iter_mut()
-        .enumerate()
-        .take(TOKENS.div_ceil(TILE_ROWS))
-    {
-        // SAFETY: the tokens span this many tiles.
-        *pointer = unsafe { tile.activations.add(index * tile.stride) };
-    }
-    let mut accumulators = [_mm512_setzero_ps(); TOKENS];
+    let mut accumulators = [[_mm512_setzero_ps(); TOKENS]; PANELS];
     for group in 0..tile.groups {
-        // SAFETY: `group` is one of the panel's groups; all offsets stay in it and in its blocks.
+        let place = S::SCALING.place(C::WIDTH, group);
+        let (mut codes, mut scales) = (panels, [_mm512_setzero_ps(); PANELS]);
+        let mut seconds = scales;
+        // SAFETY: `group` is one of the panels' groups; all offsets stay in it and in its block.
         unsafe {
-            let place = S::SCALING.place(C::WIDTH, group);
-            let codes = tile.panel.add(place.codes);
-            if tile.ahead != 0 {
-                let bytes = S::SCALING.entry_bytes() + C::WIDTH.tile_bytes();
-                for line in (0..bytes).step_by(LINE) {
-                    let at = tile.panel.wrapping_add(place.scales + tile.ahead + line);
-                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            for (index, panel) in panels.into_iter().enumerate() {
+                if tile.ahead != 0 {
+                    let bytes = S::SCALING.entry_bytes() + C::WIDTH.tile_bytes();
+                    fetch(panel.wrapping_add(place.scales + tile.ahead), bytes);
                 }
+                codes[index] = panel.add(place.codes);
+                (scales[index], seconds[index]) = S::load(panel, place);
             }
-            let (scale, second) = S::load(tile.panel, place);
-            let mut sums = start::<S, TOKENS, 0>(&tiles);
-            add_pair::<C, TOKENS, 0>(codes, &tiles, &mut sums);
-            add_pair::<C, TOKENS, 1>(codes, &tiles, &mut sums);
+            let block = tile.activations.add(group * BLOCK_BYTES);
+            let mut sums = start::<S, PANELS, TOKENS, 0>(block);
+            add_pair::<C, PANELS, TOKENS, 0>(codes, block, &mut sums);
+            add_pair::<C, PANELS, TOKENS, 1>(codes, block, &mut sums);
             if halves {
-                scaled::<TOKENS>(scale, &tiles, &sums, &mut accumulators);
-                sums = start::<S, TOKENS, 1>(&tiles);
+                scaled(scales, block, &sums, &mut accumulators);
+                sums = start::<S, PANELS, TOKENS, 1>(block);
             }
-            add_pair::<C, TOKENS, 2>(codes, &tiles, &mut sums);
-            add_pair::<C, TOKENS, 3>(codes, &tiles, &mut sums);
-            scaled::<TOKENS>(
-                if halves { second } else { scale },
-                &tiles,
+            add_pair::<C, PANELS, TOKENS, 2>(codes, block, &mut sums);
+            add_pair::<C, PANELS, TOKENS, 3>(codes, block, &mut sums);
+            scaled(
+                if halves { seconds } else { scales },
+                block,
                 &sums,
                 &mut accumulators,
             );
             if minimum {
-                for (token, accumulator) in accumulators.iter_mut().enumerate() {
-                    let at = lane(&tiles, token, SCALED_SUMS + token % TILE_ROWS * 4);
-                    let sum = _mm512_castsi512_ps(broadcast(at));
-                    *accumulator = _mm512_fmadd_ps(second, sum, *accumulator);
-                }
-            }
-            for pointer in &mut tiles {
-                *pointer = pointer.wrapping_add(BLOCK_BYTES);
+                add_minimums(seconds, block, &mut accumulators);
             }
         }
     }
-    for (lanes, accumulator) in out.iter_mut().zip(accumulators) {
-        // SAFETY: sixteen floats.
-        unsafe { _mm512_storeu_ps(lanes.0.as_mut_ptr(), accumulator) };
+    for (out, accumulators) in out.iter_mut().zip(accumulators) {
+        for (lanes, accumulator) in out.iter_mut().zip(accumulators) {
+            // SAFETY: sixteen floats.
+            unsafe { _mm512_storeu_ps(lanes.0.as_mut_ptr(), accumulator) };
+        }
+    }
+}
+
+/// Asks for the lines of the next `bytes` bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch(from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
     }
 }
 
 /// Integer sums before any product: minus the offset times the activations' sum.
 ///
 /// # Safety
-/// AVX-512 VNNI; `tiles` point at blocks.
+/// AVX-512 VNNI; `block` is a group's block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
-    tiles: &[*const u8; TILES],
-) -> [__m512i; TOKENS] {
+unsafe fn start<S: Scales, const PANELS: usize, const TOKENS: usize, const HALF: usize>(
+    block: *const u8,
+) -> Sums<PANELS, TOKENS> {
     let mut sums = [_mm512_setzero_si512(); TOKENS];
     let offset = S::SCALING.offset();
     if offset == 0 {
-        return sums;
+        return [sums; PANELS];
     }
     // Pairs of 16-bit factors for the sums of the two halves: both, or the one half's.
     let minus = -offset & 0xffff;
@@ -162,31 +162,39 @@ unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
     let factors = _mm512_set1_epi32(factors);
     for (token, sum) in sums.iter_mut().enumerate() {
         // SAFETY: inside the block.
-        let pair = unsafe { broadcast(lane(tiles, token, SUMS + token % TILE_ROWS * 4)) };
+        let pair = unsafe { broadcast(block.add(SUMS + token * 4)) };
         *sum = _mm512_dpwssd_epi32(*sum, factors, pair);
     }
-    sums
+    [sums; PANELS]
 }
 
 /// Adds eight columns' products.
 ///
 /// # Safety
-/// AVX-512 VNNI; `codes` and `tiles` point at a group's tile and blocks.
+/// AVX-512 VNNI; `codes` and `block` are a group's tiles and block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
-    codes: *const u8,
-    tiles: &[*const u8; TILES],
-    sums: &mut [__m512i; TOKENS],
+unsafe fn add_pair<C: Codes, const PANELS: usize, const TOKENS: usize, const PAIR: usize>(
+    codes: [*const u8; PANELS],
+    block: *const u8,
+    sums: &mut Sums<PANELS, TOKENS>,
 ) {
-    // SAFETY: by the contract.
-    let (even, odd) = unsafe { C::pair::<PAIR>(codes) };
-    for (token, sum) in sums.iter_mut().enumerate() {
-        let at = token % TILE_ROWS * GROUP + PAIR * 2 * QUAD;
+    let mut lines = [(_mm512_setzero_si512(), _mm512_setzero_si512()); PANELS];
+    for (lines, codes) in lines.iter_mut().zip(codes) {
+        // SAFETY: by the contract.
+        *lines = unsafe { C::pair::<PAIR>(codes) };
+    }
+    for token in 0..TOKENS {
         // SAFETY: inside the block.
-        unsafe {
-            *sum = _mm512_dpbusd_epi32(*sum, even, broadcast(lane(tiles, token, at)));
-            *sum = _mm512_dpbusd_epi32(*sum, odd, broadcast(lane(tiles, token, at + QUAD)));
+        let (even, odd) = unsafe {
+            let at = block.add(token * GROUP + PAIR * 2 * QUAD);
+            (broadcast(at), broadcast(at.add(QUAD)))
+        };
+        for (sums, lines) in sums.iter_mut().zip(lines) {
+            sums[token] = _mm512_dpbusd_epi32(sums[token], lines.0, even);
+        }
+        for (sums, lines) in sums.iter_mut().zip(lines) {
+            sums[token] = _mm512_dpbusd_epi32(sums[token], lines.1, odd);
         }
     }
 }
@@ -194,19 +202,42 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
 /// Adds integer sums times both scales.
 ///
 /// # Safety
-/// AVX-512 F; `tiles` point at blocks.
+/// AVX-512 F; `block` is a group's block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn scaled<const TOKENS: usize>(
-    scale: __m512,
-    tiles: &[*const u8; TILES],
-    sums: &[__m512i; TOKENS],
-    accumulators: &mut [__m512; TOKENS],
+unsafe fn scaled<const PANELS: usize, const TOKENS: usize>(
+    scales: [__m512; PANELS],
+    block: *const u8,
+    sums: &Sums<PANELS, TOKENS>,
+    accumulators: &mut Accumulators<PANELS, TOKENS>,
 ) {
-    for (token, (sum, accumulator)) in sums.iter().zip(accumulators).enumerate() {
+    for token in 0..TOKENS {
         // SAFETY: inside the block.
-        let at = unsafe { broadcast(lane(tiles, token, SCALES + token % TILE_ROWS * 4)) };
-        let factor = _mm512_mul_ps(scale, _mm512_castsi512_ps(at));
-        *accumulator = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(*sum), *accumulator);
+        let x = _mm512_castsi512_ps(unsafe { broadcast(block.add(SCALES + token * 4)) });
+        for panel in 0..PANELS {
+            let accumulator = &mut accumulators[panel][token];
+            let sum = _mm512_cvtepi32_ps(sums[panel][token]);
+            *accumulator = _mm512_fmadd_ps(_mm512_mul_ps(scales[panel], x), sum, *accumulator);
+        }
+    }
+}
+
+/// Adds the minimums times the activations' scaled sums.
+///
+/// # Safety
+/// AVX-512 F; `block` is a group's block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn add_minimums<const PANELS: usize, const TOKENS: usize>(
+    minimums: [__m512; PANELS],
+    block: *const u8,
+    accumulators: &mut Accumulators<PANELS, TOKENS>,
+) {
+    for token in 0..TOKENS {
+        // SAFETY: inside the block.
+        let sum = _mm512_castsi512_ps(unsafe { broadcast(block.add(SCALED_SUMS + token * 4)) });
+        for (minimum, accumulators) in minimums.iter().zip(accumulators.iter_mut()) {
+            accumulators[token] = _mm512_fmadd_ps(*minimum, sum, accumulators[token]);
+        }
     }
 }

@@ -11,5 +11,5 @@ mod quantize;
 mod scales;
 
 pub(super) use float::float;
-pub(super) use integer::{TOKENS, integer};
+pub(super) use integer::integer;
 pub(super) use quantize::quantize_row;
