@@ -1,0 +1,338 @@
+//! A prompt on its way to a decode worker: grants, transfer, commit.
+//!
+//! Pages stay pinned from the first chunk until CommitAck, cancel or deadline; a broken transfer
+//! leaves them pinned for another grant. It must not know why the router sends the grants it sends.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use baton_kv_transfer::{Outgoing, PageProgress, TransferError, TransferStats};
+use baton_proto::domain::{CommitPayload, GeneratedToken, Grant};
+use baton_proto::ids::Attempt;
+use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
+use baton_proto::v1;
+use baton_scheduler::SequenceEvent;
+use baton_worker::{LegError, OwnedSequence, Role as _, to_generated};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tonic::Streaming;
+
+use crate::PrefillWorker;
+use crate::leg::{PrefillLeg, next};
+use crate::progress::SharedProgress;
+
+/// The transfer of the latest grant.
+enum Transfer {
+    /// No grant yet, or the last attempt broke.
+    None,
+    /// Pages leave as they become ready.
+    Streaming(Attempt, Outgoing),
+    /// All are ready; Commit is on its way.
+    Committing(
+        Attempt,
+        Pin<Box<dyn Future<Output = Result<TransferStats, TransferError>> + Send>>,
+    ),
+}
+
+impl Transfer {
+    /// Resolves when the attempt ends by itself; never without one.
+    async fn ended(&mut self) -> (Attempt, Result<TransferStats, TransferError>) {
+        match self {
+            Self::None => std::future::pending().await,
+            Self::Streaming(attempt, outgoing) => (*attempt, Err(outgoing.failed().await)),
+            Self::Committing(attempt, commit) => (*attempt, commit.await),
+        }
+    }
+}
+
+/// What a prompt that has been computed goes on with.
+struct Computed {
+    running_choices: Vec<u32>,
+    prefill: Duration,
+}
+
+/// One hand-off. Fields drop in this order: first the transfer ends, then the pages are given back.
+pub(crate) struct HandOff<'a> {
+    transfer: Transfer,
+    sequence: OwnedSequence,
+    prefill: &'a PrefillWorker,
+    leg: &'a PrefillLeg,
+    progress: SharedProgress,
+    /// Attempt that the leg was started with; first tokens carry it.
+    attempt: Attempt,
+    /// Highest attempt granted so far.
+    granted: Option<Attempt>,
+    /// A grant that came before the pages were known.
+    early: Option<Grant>,
+    first_tokens: Vec<GeneratedToken>,
+    computed: Option<Computed>,
+    queued_at: Instant,
+    scheduled_at: Option<(Instant, usize)>,
+    /// Since when computed pages have had nowhere to go.
+    waiting_since: Option<Instant>,
+    grant_wait: Duration,
+}
+
+impl<'a> HandOff<'a> {
+    pub(crate) fn new(
+        prefill: &'a PrefillWorker,
+        leg: &'a PrefillLeg,
+        sequence: OwnedSequence,
+        progress: SharedProgress,
+        attempt: Attempt,
+        queued_at: Instant,
+    ) -> Self {
+        Self {
+            transfer: Transfer::None,
+            sequence,
+            prefill,
+            leg,
+            progress,
+            attempt,
+            granted: None,
+            early: None,
+            first_tokens: Vec::new(),
+            computed: None,
+            queued_at,
+            scheduled_at: None,
+            waiting_since: None,
+            grant_wait: Duration::ZERO,
+        }
+    }
+
+    /// Runs until the pages have been taken over, or nobody needs them.
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<SequenceEvent>,
+        mut inbound: Streaming<v1::PrefillRequest>,
+    ) -> Result<(), LegError> {
+        let mut reading = true;
+        loop {
+            tokio::select! {
+                biased;
+                error = self.leg.over() => return Err(error),
+                event = next(&mut events), if self.computed.is_none() || !events.is_closed() => {
+                    self.on_event(event?).await?;
+                    if self.computed.as_ref().is_some_and(|done| done.running_choices.is_empty()) {
+                        return self.finish_without_pages().await;
+                    }
+                }
+                (attempt, ended) = self.transfer.ended() => match ended {
+                    Ok(stats) => return self.finish(stats).await,
+                    Err(error) => self.on_broken(attempt, &error).await?,
+                },
+                message = inbound.message(), if reading => match message {
+                    Ok(Some(message)) => self.on_message(message).await?,
+                    Ok(None) => reading = false,
+                    Err(_) => return Err(LegError::Cancelled),
+                },
+            }
+        }
+    }
+
+    async fn on_event(&mut self, event: SequenceEvent) -> Result<(), LegError> {
+        match event {
+            SequenceEvent::Scheduled {
+                cached_tokens,
+                pages,
+            } => {
+                let now = Instant::now();
+                self.scheduled_at = Some((now, pages.len()));
+                let queue = now - self.queued_at;
+                let scheduled = Scheduled {
+                    cached_tokens,
+                    queue,
+                };
+                self.leg.send(PrefillEvent::Scheduled(scheduled)).await?;
+                if let Some(grant) = self.early.take() {
+                    self.begin(grant).await?;
+                }
+            }
+            SequenceEvent::Token(token) => {
+                let token = to_generated(token, self.attempt);
+                self.first_tokens.push(token.clone());
+                self.leg.send(PrefillEvent::FirstToken(token)).await?;
+            }
+            SequenceEvent::PromptDone { running_choices } => {
+                let prefill = self
+                    .scheduled_at
+                    .map_or(Duration::ZERO, |(at, _)| at.elapsed());
+                self.computed = Some(Computed {
+                    running_choices,
+                    prefill,
+                });
+                if matches!(self.transfer, Transfer::None) {
+                    self.waiting_since = Some(Instant::now());
+                }
+                self.commit_if_ready();
+            }
+            SequenceEvent::Failed(error) => return Err(error.into()),
+            SequenceEvent::FirstStep | SequenceEvent::Done { .. } => {}
+        }
+        Ok(())
+    }
+
+    async fn on_message(&mut self, message: v1::PrefillRequest) -> Result<(), LegError> {
+        let limits = self.prefill.worker().limits();
+        let PrefillCommand::Grant(grant) = PrefillCommand::from_wire(message, limits)? else {
+            return Err(LegError::Unexpected("one start message"));
+        };
+        if self.granted.is_some_and(|attempt| grant.attempt <= attempt) {
+            tracing::debug!(
+                request_id = self.leg.request_id(),
+                attempt = grant.attempt.0,
+                "stale grant"
+            );
+            return Ok(());
+        }
+        let grant = *grant;
+        self.granted = Some(grant.attempt);
+        self.prefill.worker().steps().granted(self.sequence.id());
+        if self.scheduled_at.is_none() {
+            self.early = Some(grant);
+            return Ok(());
+        }
+        self.begin(grant).await
+    }
+
+    /// Starts to stream to a grant's pages; the attempt before it, if any, ends.
+    async fn begin(&mut self, grant: Grant) -> Result<(), LegError> {
+        self.transfer = Transfer::None;
+        let attempt = grant.attempt;
+        if let Err(reason) = self.check(&grant) {
+            return self.report_failure(attempt, reason).await;
+        }
+        let Some(progress) = self.progress() else {
+            return self
+                .report_failure(attempt, "pages are not known".into())
+                .await;
+        };
+        if let Some(since) = self.waiting_since.take() {
+            self.grant_wait += since.elapsed();
+        }
+        let outgoing = self.prefill.sender().begin(grant, progress);
+        self.transfer = Transfer::Streaming(attempt, outgoing);
+        self.commit_if_ready();
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<std::sync::Arc<PageProgress>> {
+        self.progress.get().cloned()
+    }
+
+    /// Whether a grant is for this prompt and for a worker that understands these pages.
+    fn check(&self, grant: &Grant) -> Result<(), String> {
+        let fields = self
+            .prefill
+            .worker()
+            .info()
+            .fingerprint
+            .differing_fields(&grant.fingerprint);
+        if !fields.is_empty() {
+            return Err(format!("fingerprint_mismatch: {}", fields.join(", ")));
+        }
+        let pages = self.scheduled_at.map_or(0, |(_, pages)| pages);
+        let granted = grant.slots.len() + grant.reused_pages as usize;
+        if granted != pages {
+            return Err(format!(
+                "wrong_pages: {granted} granted, the prompt has {pages}"
+            ));
+        }
+        Ok(())
+    }
+
+    async fn on_broken(&mut self, attempt: Attempt, error: &TransferError) -> Result<(), LegError> {
+        self.transfer = Transfer::None;
+        self.report_failure(attempt, format!("{}: {error}", error.name()))
+            .await
+    }
+
+    /// The pages stay pinned, and wait for another grant.
+    async fn report_failure(&mut self, attempt: Attempt, reason: String) -> Result<(), LegError> {
+        if self.computed.is_some() && self.waiting_since.is_none() {
+            self.waiting_since = Some(Instant::now());
+        }
+        tracing::debug!(
+            request_id = self.leg.request_id(),
+            attempt = attempt.0,
+            reason,
+            "transfer failed"
+        );
+        self.leg
+            .send(PrefillEvent::TransferFailed { attempt, reason })
+            .await
+    }
+
+    fn commit_if_ready(&mut self) {
+        let Some(Computed {
+            running_choices, ..
+        }) = &self.computed
+        else {
+            return;
+        };
+        if running_choices.is_empty() {
+            return;
+        }
+        let Transfer::Streaming(attempt, outgoing) =
+            std::mem::replace(&mut self.transfer, Transfer::None)
+        else {
+            return;
+        };
+        let mut first_tokens = self.first_tokens.clone();
+        for token in &mut first_tokens {
+            token.attempt = attempt;
+        }
+        let payload = CommitPayload {
+            first_tokens,
+            running_choices: running_choices.clone(),
+        };
+        let payload = v1::CommitPayload::from(payload).encode_to_vec();
+        self.transfer = Transfer::Committing(attempt, Box::pin(outgoing.commit(payload)));
+    }
+
+    /// The decode worker has everything.
+    async fn finish(self, stats: TransferStats) -> Result<(), LegError> {
+        let report = PrefillReport {
+            prefill: self
+                .computed
+                .as_ref()
+                .map_or(Duration::ZERO, |done| done.prefill),
+            grant_wait: self.grant_wait,
+            transfer: stats.elapsed,
+            transfer_bytes: stats.bytes,
+            bytes_before_last_step: stats.bytes_before_finish,
+            transport: Some(stats.transport),
+            committed: true,
+        };
+        self.end(report).await
+    }
+
+    /// The first tokens ended every choice: nobody needs the pages.
+    async fn finish_without_pages(mut self) -> Result<(), LegError> {
+        let transfer = std::mem::replace(&mut self.transfer, Transfer::None);
+        if let Transfer::Streaming(_, outgoing) = transfer {
+            self.leg.unless_over(outgoing.revoke()).await?;
+        }
+        let report = PrefillReport {
+            prefill: self
+                .computed
+                .as_ref()
+                .map_or(Duration::ZERO, |done| done.prefill),
+            ..PrefillReport::default()
+        };
+        self.end(report).await
+    }
+
+    /// Pages are given back before the router hears of the end.
+    async fn end(self, report: PrefillReport) -> Result<(), LegError> {
+        let Self {
+            transfer,
+            sequence,
+            leg,
+            ..
+        } = self;
+        drop(transfer);
+        drop(sequence);
+        leg.send(PrefillEvent::Done(report)).await
+    }
+}

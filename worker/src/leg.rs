@@ -1,0 +1,150 @@
+//! What every leg needs: its outbound stream, its deadline, and one owner of its sequence.
+//!
+//! It must not know which events a leg sends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use baton_scheduler::{SequenceEvent, SequenceId, StepHandle};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use crate::{Admitted, LegError, Worker};
+
+/// How long the first message of a leg may take.
+const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+/// Messages that wait for the router to read them.
+const OUTBOUND: usize = 64;
+/// Events of the step loop that wait for their leg.
+const SEQUENCE_EVENTS: usize = 128;
+
+/// The outbound half of a leg and what can end it from outside.
+pub struct Leg<T> {
+    worker: Arc<Worker>,
+    outbound: mpsc::Sender<Result<T, Status>>,
+    deadline: Instant,
+    request_id: String,
+}
+
+/// What the server hands to gRPC: dropping it is the router's cancel.
+pub type Outbound<T> = mpsc::Receiver<Result<T, Status>>;
+
+impl<T> Leg<T> {
+    /// A leg and the stream that its router reads. It ends soon unless a start message comes.
+    pub fn new(worker: Arc<Worker>) -> (Self, Outbound<T>) {
+        let (outbound, reader) = mpsc::channel(OUTBOUND);
+        let deadline = Instant::now() + FIRST_MESSAGE;
+        (
+            Self {
+                worker,
+                outbound,
+                deadline,
+                request_id: String::new(),
+            },
+            reader,
+        )
+    }
+
+    /// The first message.
+    ///
+    /// # Errors
+    /// None came in time, or the router has gone.
+    pub async fn first<M>(&self, inbound: &mut Streaming<M>) -> Result<M, LegError> {
+        tokio::select! {
+            biased;
+            error = self.over() => Err(match error {
+                LegError::DeadlineExceeded => LegError::NoStart(FIRST_MESSAGE),
+                other => other,
+            }),
+            message = inbound.message() => match message {
+                Ok(Some(message)) => Ok(message),
+                Ok(None) => Err(LegError::Unexpected("a start message")),
+                Err(_) => Err(LegError::Cancelled),
+            },
+        }
+    }
+
+    /// The request is known: its deadline is the leg's.
+    pub fn begin(&mut self, admitted: &Admitted) {
+        self.deadline = admitted.spec.deadline;
+        self.request_id.clone_from(&admitted.spec.request_id);
+    }
+
+    /// The router's id of the request.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    /// Sends a message; waits for a slow router no longer than the leg may live.
+    ///
+    /// # Errors
+    /// The leg has ended.
+    pub async fn send(&self, message: impl Into<T>) -> Result<(), LegError> {
+        tokio::select! {
+            biased;
+            sent = self.outbound.send(Ok(message.into())) => sent.map_err(|_| LegError::Cancelled),
+            error = self.over() => Err(error),
+        }
+    }
+
+    /// Waits for `future`, which may be dropped half way, no longer than the leg may live.
+    ///
+    /// # Errors
+    /// The leg has ended.
+    pub async fn unless_over<F: Future>(&self, future: F) -> Result<F::Output, LegError> {
+        tokio::select! {
+            biased;
+            output = future => Ok(output),
+            error = self.over() => Err(error),
+        }
+    }
+
+    /// Resolves when the leg must end although nothing is wrong with it: the router has gone, the
+    /// deadline has passed, or the worker ends.
+    pub async fn over(&self) -> LegError {
+        tokio::select! {
+            biased;
+            () = self.outbound.closed() => LegError::Cancelled,
+            () = self.worker.ended() => LegError::DrainLimit,
+            () = tokio::time::sleep_until(self.deadline.into()) => LegError::DeadlineExceeded,
+        }
+    }
+
+    /// Ends the stream: well, or with the status of what went wrong.
+    pub fn close(self, result: Result<(), LegError>) {
+        if let Err(error) = result {
+            let status = self.worker.refuse(&self.request_id, error);
+            // A full queue means that nobody reads; a stream without last message tells as much.
+            let _ = self.outbound.try_send(Err(status));
+        }
+    }
+}
+
+/// A channel for the events of one sequence.
+pub fn sequence_events() -> (mpsc::Sender<SequenceEvent>, mpsc::Receiver<SequenceEvent>) {
+    mpsc::channel(SEQUENCE_EVENTS)
+}
+
+/// The one owner of a sequence at the step loop; gives everything back when dropped.
+pub struct OwnedSequence {
+    steps: StepHandle,
+    id: SequenceId,
+}
+
+impl OwnedSequence {
+    /// Takes over what `submit` or `reserve` gave.
+    pub fn new(steps: StepHandle, id: SequenceId) -> Self {
+        Self { steps, id }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> SequenceId {
+        self.id
+    }
+}
+
+impl Drop for OwnedSequence {
+    fn drop(&mut self) {
+        self.steps.release(self.id);
+    }
+}

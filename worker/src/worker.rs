@@ -1,0 +1,233 @@
+//! One running worker: identity, step loop, its legs and whether it drains.
+//!
+//! It must not know what the legs do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use baton_engine::{Batch, EngineError, Logits, StepEngine};
+use baton_proto::SequenceLimits;
+use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
+use baton_scheduler::{SchedulerConfig, StepHandle};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tonic::Status;
+
+use crate::{KvRegion, LegError, WorkerError, WorkerOptions};
+
+/// A choice that runs gets a token at least every this many steps.
+const DECODE_EVERY: u32 = 4;
+/// Share of a decode worker's pool that admission keeps free for growth, percent.
+const HEADROOM_PERCENT: u32 = 5;
+
+/// Identity, step loop and legs of a worker that has loaded its model.
+pub struct Worker {
+    info: WorkerInfo,
+    fingerprint_digest: [u8; 32],
+    limits: SequenceLimits,
+    steps: StepHandle,
+    draining: watch::Sender<bool>,
+    legs: TaskTracker,
+    ended: CancellationToken,
+    step_loop_ended: CancellationToken,
+    failures: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Worker {
+    /// Starts the step loop over `engine`.
+    ///
+    /// # Errors
+    /// Settings that the scheduler refuses.
+    pub(crate) fn start(
+        info: WorkerInfo,
+        engine: Box<dyn StepEngine>,
+        eos_ids: Vec<u32>,
+        region: &KvRegion,
+        options: &WorkerOptions,
+    ) -> Result<Arc<Self>, WorkerError> {
+        let limits = SequenceLimits {
+            vocabulary: engine.vocabulary() as u32,
+            context_length: engine.context_length(),
+        };
+        let fingerprint_digest = info.fingerprint.digest();
+        let layout = &region.layout;
+        let prefill = info.role == WorkerRole::Prefill;
+        let config = SchedulerConfig {
+            pages: layout.pages,
+            page_size: layout.page_size,
+            token_budget: options.token_budget,
+            max_chunk: options.max_chunk,
+            max_batch: options.max_batch,
+            max_queued: options.max_queued,
+            // A prompt grows by one token at most on a prefill worker.
+            headroom_percent: if prefill { 0 } else { HEADROOM_PERCENT },
+            decode_every: DECODE_EVERY,
+            fingerprint_digest,
+            prefix_cache: options.prefix_cache,
+            eos_ids,
+            write_deadline: options.write_deadline,
+            max_pages_awaiting_grant: (layout.pages / 2).max(1),
+        };
+        let step_loop_ended = CancellationToken::new();
+        let engine = Box::new(Watched {
+            engine,
+            _on_drop: step_loop_ended.clone().drop_guard(),
+        });
+        let steps = baton_scheduler::spawn(engine, config).map_err(WorkerError::Scheduler)?;
+        Ok(Arc::new(Self {
+            info,
+            fingerprint_digest,
+            limits,
+            steps,
+            draining: watch::Sender::new(false),
+            legs: TaskTracker::new(),
+            ended: CancellationToken::new(),
+            step_loop_ended,
+            failures: Mutex::default(),
+        }))
+    }
+
+    /// Who this worker is.
+    pub fn info(&self) -> &WorkerInfo {
+        &self.info
+    }
+
+    /// Digest of the fingerprint that requests must have been placed by.
+    pub fn fingerprint_digest(&self) -> [u8; 32] {
+        self.fingerprint_digest
+    }
+
+    /// What the model allows a sequence to be.
+    pub fn limits(&self) -> &SequenceLimits {
+        &self.limits
+    }
+
+    /// The step loop.
+    pub fn steps(&self) -> &StepHandle {
+        &self.steps
+    }
+
+    /// Load report, with the data plane's own counters added.
+    pub fn load(&self, data_plane: Vec<(&'static str, u64)>) -> WorkerLoad {
+        let snapshot = self.steps.snapshot();
+        let failures = self.failures().clone();
+        let own = [
+            ("steps", snapshot.steps),
+            ("tokens", snapshot.tokens),
+            ("preemptions", snapshot.preemptions),
+            ("cancelled", snapshot.cancelled),
+            ("evicted_pages", snapshot.evicted),
+            ("prefix_hit_tokens", snapshot.prefix_hit_tokens),
+        ];
+        let named = own.into_iter().chain(data_plane);
+        let counters = named
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(
+                failures
+                    .into_iter()
+                    .map(|(reason, count)| (format!("legs_{reason}"), count)),
+            )
+            .collect();
+        WorkerLoad {
+            queued: snapshot.queued,
+            running: snapshot.running,
+            queued_tokens: snapshot.queued_tokens,
+            pages: snapshot.ledger,
+            step_us: snapshot.step_us,
+            draining: self.is_draining(),
+            counters,
+        }
+    }
+
+    /// Runs a leg, or what must still happen after one, to its end. A drain waits for it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.legs.spawn(task);
+    }
+
+    /// Legs that run, and fences that are still waited for.
+    pub fn legs(&self) -> usize {
+        self.legs.len()
+    }
+
+    /// Resolves when legs must end now: the drain limit has passed.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Resolves when the step loop has ended although its handle lives: the engine failed.
+    pub(crate) async fn step_loop_ended(&self) {
+        self.step_loop_ended.cancelled().await;
+    }
+
+    /// Accepts nothing new from now on.
+    pub fn drain(&self) {
+        if !self.draining.send_replace(true) {
+            tracing::info!(legs = self.legs(), "draining");
+            self.steps.drain();
+        }
+    }
+
+    /// Whether nothing new is accepted.
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Changes when draining starts.
+    pub(crate) fn watch_drain(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
+    }
+
+    /// Drains, gives legs until `limit`, then ends the rest and waits, bounded, for them.
+    pub(crate) async fn finish(&self, limit: Duration, grace: Duration) {
+        self.drain();
+        self.legs.close();
+        if tokio::time::timeout(limit, self.legs.wait()).await.is_err() {
+            tracing::warn!(
+                legs = self.legs(),
+                ?limit,
+                "drain limit passed, ending what runs"
+            );
+        }
+        self.ended.cancel();
+        if tokio::time::timeout(grace, self.legs.wait()).await.is_err() {
+            tracing::warn!(legs = self.legs(), "ended with peers that did not confirm");
+        }
+    }
+
+    /// Counts and logs the end of a leg, and says it in gRPC's words.
+    pub fn refuse(&self, request_id: &str, error: LegError) -> Status {
+        *self.failures().entry(error.reason()).or_default() += 1;
+        tracing::debug!(request_id, %error, "leg ended");
+        error.into()
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, u64>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An engine that tells when its step loop has dropped it, by panic too.
+struct Watched {
+    engine: Box<dyn StepEngine>,
+    _on_drop: DropGuard,
+}
+
+impl StepEngine for Watched {
+    fn vocabulary(&self) -> usize {
+        self.engine.vocabulary()
+    }
+
+    fn context_length(&self) -> u32 {
+        self.engine.context_length()
+    }
+
+    fn step(
+        &mut self,
+        batch: &Batch<'_>,
+        on_layer: &mut dyn FnMut(u32),
+    ) -> Result<Logits<'_>, EngineError> {
+        self.engine.step(batch, on_layer)
+    }
+}

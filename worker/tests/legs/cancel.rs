@@ -1,0 +1,332 @@
+//! Cancel in every phase gives everything back, soon.
+
+use std::time::Duration;
+
+use baton_decode_worker::DecodeWorker;
+use baton_kv_transfer::TransportChoice;
+use baton_prefill_worker::PrefillWorker;
+
+use crate::support::gate::Gate;
+use crate::support::link::{Link, Weather};
+use crate::support::node::{Node, Wish};
+use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, split};
+use crate::support::{prompt, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn str_01_a_caller_that_leaves_stops_its_sequence() {
+    let decode = Node::start::<DecodeWorker>(Wish::default()).await;
+    for round in 0..50 {
+        let ask = Ask::greedy(prompt(round, 20), 1500);
+        let mut leg = DecodeLeg::open(&decode, &ask, true).await.unwrap();
+        let mut got = Got::default();
+        while got.choices.get(&0).is_none_or(|tokens| tokens.len() < 3) {
+            leg.step(&mut got).await.unwrap();
+        }
+        drop(leg);
+        decode.until_idle().await;
+    }
+    assert_eq!(decode.counter("cancelled").await, 50);
+    let tokens = decode.counter("tokens").await;
+    assert!(tokens < 50 * 750, "{tokens} tokens were sampled for nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn str_01_a_cancelled_choice_ends_alone() {
+    let decode = Node::start::<DecodeWorker>(Wish::default()).await;
+    let mut ask = Ask::greedy(prompt(1, 20), 300);
+    ask.params.choices = 2;
+    ask.params.temperature = 1.0;
+    let expected = local(&decode, &ask).await.unwrap();
+    let mut leg = DecodeLeg::open(&decode, &ask, true).await.unwrap();
+    let mut got = Got::default();
+    while got.choices.get(&0).is_none_or(|tokens| tokens.len() < 5) {
+        leg.step(&mut got).await.unwrap();
+    }
+    leg.cancel(0);
+    leg.finish(&mut got).await.unwrap();
+    assert_eq!(got.choices[&1], expected.choices[&1]);
+    let cut = &got.choices[&0];
+    assert!(cut.len() < 300, "choice 0 went on to its end");
+    assert_eq!(cut[..], expected.choices[&0][..cut.len()]);
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn str_02_prompts_of_callers_that_left_are_not_computed() {
+    let gate = Gate::closed();
+    let wish = Wish {
+        pages: 600,
+        gate: gate.clone(),
+        ..Wish::default()
+    };
+    let prefill = Node::start::<PrefillWorker>(wish).await;
+    let mut legs = Vec::new();
+    for round in 0..10 {
+        // Ten chunks each.
+        let ask = Ask::greedy(prompt(round, 320), 8);
+        legs.push(PrefillLeg::open(&prefill, &ask, true).await.unwrap());
+    }
+    gate.until_arrived(1).await;
+    gate.let_some(2);
+    gate.until_arrived(3).await;
+    drop(legs);
+    let short = Ask::greedy(prompt(99, 10), 1);
+    let mut leg = PrefillLeg::open(&prefill, &short, false).await.unwrap();
+    // The router's cancels have arrived when their legs have ended.
+    until("the cancels", async || {
+        prefill.counter("legs_cancelled").await >= 10
+    })
+    .await;
+    gate.let_all();
+    leg.scheduled().await.unwrap();
+    leg.finish(&mut Got::default()).await.unwrap();
+    // Three steps before the cancel, at most one that was under way, one for the short prompt.
+    assert!(gate.arrived() <= 5, "{} steps", gate.arrived());
+    prefill.until_idle().await;
+}
+
+/// Where a request is when it is cancelled.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Queued,
+    Prefilling,
+    Granted,
+    Transferring,
+    Computed,
+    Landed,
+    Decoding,
+    Preempted,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sch_13_cancel_in_every_phase_returns_to_the_baseline() {
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let wish = Wish {
+            pages: 40,
+            prefix_cache: false,
+            ..Wish::over(transports)
+        };
+        let prefill = Node::start::<PrefillWorker>(Wish {
+            name: "p",
+            ..wish.clone()
+        })
+        .await;
+        let gate = Gate::open();
+        let decode = Node::start::<DecodeWorker>(Wish {
+            name: "d",
+            gate,
+            ..wish
+        })
+        .await;
+        for round in 0..4 {
+            for phase in [
+                Phase::Queued,
+                Phase::Prefilling,
+                Phase::Granted,
+                Phase::Transferring,
+                Phase::Computed,
+                Phase::Landed,
+                Phase::Decoding,
+                Phase::Preempted,
+            ] {
+                println!("{transports:?} round {round} {phase:?}");
+                cancel_in(phase, &prefill, &decode).await;
+                prefill.gate.let_all();
+                decode.gate.let_all();
+                prefill.until_idle().await;
+                decode.until_idle().await;
+                assert_eq!(prefill.load().await.pages.free, 40, "{phase:?}");
+                assert_eq!(decode.load().await.pages.free, 40, "{phase:?}");
+            }
+        }
+        // And both still work.
+        let ask = Ask::greedy(prompt(3, 60), 5);
+        let got = split(&prefill, &decode, &ask).await.unwrap();
+        assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
+    }
+}
+
+async fn cancel_in(phase: Phase, prefill: &Node, decode: &Node) {
+    let ask = Ask::greedy(prompt(7, 100), 200);
+    let arrived = prefill.gate.arrived();
+    match phase {
+        Phase::Queued => {
+            prefill.gate.close();
+            let busy = PrefillLeg::open(prefill, &ask, true).await.unwrap();
+            prefill.gate.until_arrived(arrived + 1).await;
+            let leg = PrefillLeg::open(prefill, &ask, true).await.unwrap();
+            drop((busy, leg));
+        }
+        Phase::Prefilling => {
+            prefill.gate.close();
+            let mut leg = PrefillLeg::open(prefill, &ask, true).await.unwrap();
+            prefill.gate.let_some(1);
+            leg.scheduled().await.unwrap();
+            prefill.gate.until_arrived(arrived + 2).await;
+        }
+        Phase::Granted => {
+            let mut second = DecodeLeg::open(decode, &ask, false).await.unwrap();
+            second.granted().await.unwrap();
+        }
+        Phase::Transferring => {
+            prefill.gate.close();
+            let (first, second) = granted(prefill, decode, &ask).await;
+            prefill.gate.let_some(2);
+            prefill.gate.until_arrived(arrived + 3).await;
+            drop((first, second));
+        }
+        Phase::Computed => {
+            // No grant ever comes.
+            let mut leg = PrefillLeg::open(prefill, &ask, true).await.unwrap();
+            leg.scheduled().await.unwrap();
+            let first = leg.next().await.unwrap();
+            assert!(first.is_some(), "a first token");
+        }
+        Phase::Landed => {
+            let steps = decode.gate.arrived();
+            decode.gate.close();
+            let (mut first, second) = granted(prefill, decode, &ask).await;
+            first.finish(&mut Got::default()).await.unwrap();
+            decode.gate.until_arrived(steps + 1).await;
+            drop(second);
+        }
+        Phase::Decoding => {
+            let (mut first, mut second) = granted(prefill, decode, &ask).await;
+            let mut got = Got::default();
+            first.finish(&mut got).await.unwrap();
+            while got.choices[&0].len() < 5 {
+                second.step(&mut got).await.unwrap();
+            }
+        }
+        Phase::Preempted => {
+            // Four sequences that grow to 22 pages each do not fit into 40.
+            let before = decode.counter("preemptions").await;
+            let mut legs = Vec::new();
+            for seed in 0..4 {
+                let ask = Ask::greedy(prompt(seed, 80), 260);
+                legs.push(DecodeLeg::open(decode, &ask, true).await.unwrap());
+            }
+            let readers = legs.into_iter().map(|mut leg| async move {
+                let _ = leg.finish(&mut Got::default()).await;
+            });
+            let preempted = until("a preemption", async || {
+                decode.counter("preemptions").await > before
+            });
+            tokio::select! {
+                () = preempted => {}
+                _ = futures::future::join_all(readers) => panic!("all ended without preemption"),
+            }
+        }
+    }
+}
+
+async fn granted(prefill: &Node, decode: &Node, ask: &Ask) -> (PrefillLeg, DecodeLeg) {
+    let first = PrefillLeg::open(prefill, ask, true).await.unwrap();
+    let mut second = DecodeLeg::open(decode, ask, false).await.unwrap();
+    // A grant may arrive at any time, also before the pages are known.
+    first.grant(second.granted().await.unwrap());
+    (first, second)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_02_pages_of_a_cancelled_transfer_are_fenced_before_they_are_used_again() {
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let wish = Wish {
+            pages: 12,
+            prefix_cache: false,
+            ..Wish::over(transports)
+        };
+        let prefill = Node::start::<PrefillWorker>(Wish {
+            name: "p",
+            ..wish.clone()
+        })
+        .await;
+        let gate = Gate::open();
+        let decode = Node::start::<DecodeWorker>(Wish {
+            name: "d",
+            gate,
+            ..wish
+        })
+        .await;
+        let alone = Node::start::<DecodeWorker>(Wish::default()).await;
+        let old = Ask::greedy(prompt(1, 150), 8);
+        let new = Ask::greedy(prompt(2, 150), 8);
+        let expected = local(&alone, &new).await.unwrap();
+        for round in 0..5 {
+            // The old transfer is half way when its decode leg is dropped; its prefill goes on.
+            let arrived = prefill.gate.arrived();
+            prefill.gate.close();
+            let (first, second) = granted(&prefill, &decode, &old).await;
+            prefill.gate.let_some(2);
+            prefill.gate.until_arrived(arrived + 3).await;
+            drop(second);
+            // The new prompt needs the very same pages; it gets them once they are fenced.
+            let mut leg = retry_reserve(&decode, &new, true).await;
+            prefill.gate.let_all();
+            let mut got = Got::default();
+            leg.finish(&mut got).await.unwrap();
+            assert_eq!(
+                got.choices, expected.choices,
+                "{transports:?} round {round}"
+            );
+            drop(first);
+            prefill.until_idle().await;
+            decode.until_idle().await;
+        }
+    }
+}
+
+/// Opens a decode leg as soon as there is room.
+async fn retry_reserve(decode: &Node, ask: &Ask, local_prefill: bool) -> DecodeLeg {
+    until("the pages to be fenced", async || {
+        decode.load().await.pages.free >= 10
+    })
+    .await;
+    DecodeLeg::open(decode, ask, local_prefill).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_02_a_frozen_sender_holds_nothing_over_tcp() {
+    let wish = Wish {
+        pages: 12,
+        prefix_cache: false,
+        ..Wish::over(TransportChoice::Tcp)
+    };
+    let prefill = Node::start::<PrefillWorker>(Wish {
+        name: "p",
+        ..wish.clone()
+    })
+    .await;
+    let gate = Gate::open();
+    let decode = Node::start::<DecodeWorker>(Wish {
+        name: "d",
+        gate,
+        ..wish
+    })
+    .await;
+    let old = Ask::greedy(prompt(1, 150), 8);
+    let mut first = PrefillLeg::open(&prefill, &old, true).await.unwrap();
+    let mut second = DecodeLeg::open(&decode, &old, false).await.unwrap();
+    let mut grant = second.granted().await.unwrap();
+    let link = Link::in_the_way_of(&mut grant, Weather::Slow(512, Duration::from_millis(1))).await;
+    first.grant(grant);
+    first.scheduled().await.unwrap();
+    until("some bytes", async || {
+        decode.counter("kv_transfer_bytes_received").await > 0
+    })
+    .await;
+    link.set(Weather::Frozen);
+    drop(second);
+    decode.until_idle().await;
+    let new = Ask::greedy(prompt(2, 150), 8);
+    let expected = local(&decode, &new).await.unwrap();
+    // What was under way arrives now, and is dropped.
+    link.set(Weather::Clear);
+    assert_eq!(
+        local(&decode, &new).await.unwrap().choices,
+        expected.choices
+    );
+    drop(first);
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}

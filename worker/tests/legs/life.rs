@@ -1,0 +1,217 @@
+//! A worker's life: health while it loads, registration, load reports, drain, end.
+
+use std::time::Duration;
+
+use baton_decode_worker::DecodeWorker;
+use baton_prefill_worker::PrefillWorker;
+use baton_proto::v1;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use crate::support::gate::Gate;
+use crate::support::node::{Node, Wish};
+use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, reason, split};
+use crate::support::{prompt, soon, until};
+
+async fn health(node: &Node, service: &str) -> ServingStatus {
+    let request = HealthCheckRequest {
+        service: service.into(),
+    };
+    let reply = soon(
+        "health",
+        HealthClient::new(node.channel.clone()).check(request),
+    )
+    .await;
+    reply.expect("a known service").into_inner().status()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_04_live_at_once_and_ready_only_when_loaded() {
+    let load_gate = Gate::closed();
+    let wish = Wish {
+        load_gate: Some(load_gate.clone()),
+        ..Wish::default()
+    };
+    let mut node = Node::bind::<DecodeWorker>(wish).await;
+    assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+    assert_eq!(health(&node, "ready").await, ServingStatus::NotServing);
+    assert_eq!(health(&node, "").await, ServingStatus::NotServing);
+    let status = node
+        .client()
+        .get_worker(v1::GetWorkerRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Unavailable, "loading")
+    );
+    let refused = DecodeLeg::open_raw(&node, v1::DecodeRequest::default()).await;
+    assert_eq!(refused.err().unwrap().code(), Code::Unavailable);
+    load_gate.let_all();
+    node.until_ready().await;
+    assert_eq!(health(&node, "ready").await, ServingStatus::Serving);
+    assert_eq!(health(&node, "").await, ServingStatus::Serving);
+    assert_eq!(node.info().pid, std::process::id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_lists_the_services() {
+    let node = Node::start::<PrefillWorker>(Wish::default()).await;
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(node.channel.clone());
+    let replies = client
+        .server_reflection_info(tokio_stream::iter([request]))
+        .await;
+    let reply = replies
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap()
+        .unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = reply.message_response else {
+        panic!("no list");
+    };
+    let names: Vec<&str> = list
+        .service
+        .iter()
+        .map(|service| service.name.as_str())
+        .collect();
+    for name in [
+        "baton.v1.PrefillService",
+        "baton.v1.WorkerService",
+        "grpc.health.v1.Health",
+    ] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_reports_follow_changes_and_come_every_second() {
+    let node = Node::start::<DecodeWorker>(Wish::default()).await;
+    let incarnation = node.info().incarnation.0;
+    let mut client = node.client();
+    let wrong = client
+        .watch_load(v1::WatchLoadRequest { incarnation: 1 })
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (wrong.code(), reason(&wrong).as_str()),
+        (Code::FailedPrecondition, "wrong_incarnation")
+    );
+    let reports = client
+        .watch_load(v1::WatchLoadRequest { incarnation })
+        .await;
+    let mut reports = reports.unwrap().into_inner();
+    let mut next = async || {
+        let report = soon("a report", reports.message()).await.unwrap().unwrap();
+        report.load.unwrap()
+    };
+    assert_eq!(next().await.running, 0);
+    let mut leg = DecodeLeg::open(&node, &Ask::greedy(prompt(1, 20), 1500), true)
+        .await
+        .unwrap();
+    while next().await.running == 0 {}
+    leg.step(&mut Got::default()).await.unwrap();
+    drop(leg);
+    while next().await.running > 0 {}
+    // Nothing changes any more, and still they come.
+    next().await;
+    next().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_a_drain_lets_running_requests_end_and_refuses_new_ones() {
+    let prefill = Node::start::<PrefillWorker>(Wish {
+        name: "p",
+        ..Wish::default()
+    })
+    .await;
+    let wish = Wish {
+        name: "d",
+        gate: Gate::open(),
+        ..Wish::default()
+    };
+    let mut decode = Node::start::<DecodeWorker>(wish).await;
+    let ask = Ask::greedy(prompt(1, 50), 40);
+    let expected = local(&decode, &ask).await.unwrap();
+    let arrived = decode.gate.arrived();
+    decode.gate.close();
+    let mut running = DecodeLeg::open(&decode, &ask, true).await.unwrap();
+    decode.gate.until_arrived(arrived + 1).await;
+    decode.ask_to_end();
+    until("the drain", async || decode.load().await.draining).await;
+    assert_eq!(health(&decode, "ready").await, ServingStatus::NotServing);
+    assert_eq!(health(&decode, "live").await, ServingStatus::Serving);
+    let refused = split(&prefill, &decode, &ask).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), reason(&refused).as_str()),
+        (Code::Unavailable, "draining")
+    );
+    decode.gate.let_all();
+    let mut got = Got::default();
+    running.finish(&mut got).await.unwrap();
+    assert_eq!(got.choices, expected.choices);
+    drop(running);
+    decode.ended().await.unwrap();
+    prefill.until_idle().await;
+    prefill.shut_down().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_past_the_drain_limit_the_rest_ends_with_an_explicit_error() {
+    let drain_limit = Duration::from_millis(100);
+    let mut prefill = Node::start::<PrefillWorker>(Wish {
+        drain_limit,
+        ..Wish::default()
+    })
+    .await;
+    let mut leg = PrefillLeg::open(&prefill, &Ask::greedy(prompt(1, 50), 4), true)
+        .await
+        .unwrap();
+    leg.scheduled().await.unwrap();
+    prefill.ask_to_end();
+    // No grant ever comes.
+    let status = leg.finish(&mut Got::default()).await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Unavailable, "drain_limit")
+    );
+    drop(leg);
+    prefill.ended().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_worker_checks_the_incarnation_and_keeps_the_process() {
+    let node = Node::start::<DecodeWorker>(Wish::default()).await;
+    let mut client = node.client();
+    let wrong = client
+        .drain_worker(v1::DrainWorkerRequest { incarnation: 1 })
+        .await
+        .unwrap_err();
+    assert_eq!(wrong.code(), Code::FailedPrecondition);
+    let incarnation = node.info().incarnation.0;
+    client
+        .drain_worker(v1::DrainWorkerRequest { incarnation })
+        .await
+        .unwrap();
+    assert!(node.load().await.draining);
+    let refused = local(&node, &Ask::greedy(prompt(1, 5), 4))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    until("not ready", async || {
+        health(&node, "ready").await == ServingStatus::NotServing
+    })
+    .await;
+    assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+}

@@ -1,0 +1,105 @@
+//! An engine whose steps a test lets through one by one.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use baton_engine::{Batch, EngineError, Logits, StepEngine};
+use tokio::sync::watch;
+
+use super::soon;
+
+/// Lets steps through; open at first.
+pub(crate) struct Gate {
+    allowed: Mutex<u64>,
+    changed: Condvar,
+    /// Steps that have arrived at the gate.
+    arrived: watch::Sender<u64>,
+}
+
+impl Gate {
+    pub(crate) fn open() -> Arc<Self> {
+        Self::with(u64::MAX)
+    }
+
+    pub(crate) fn closed() -> Arc<Self> {
+        Self::with(0)
+    }
+
+    fn with(allowed: u64) -> Arc<Self> {
+        let (allowed, changed) = (Mutex::new(allowed), Condvar::new());
+        Arc::new(Self {
+            allowed,
+            changed,
+            arrived: watch::Sender::new(0),
+        })
+    }
+
+    /// Lets every step through from now on.
+    pub(crate) fn let_all(&self) {
+        *self.allowed.lock().unwrap() = u64::MAX;
+        self.changed.notify_all();
+    }
+
+    /// Lets `steps` more steps through.
+    pub(crate) fn let_some(&self, steps: u64) {
+        let mut allowed = self.allowed.lock().unwrap();
+        *allowed = allowed.saturating_add(steps);
+        self.changed.notify_all();
+    }
+
+    /// Holds every further step.
+    pub(crate) fn close(&self) {
+        *self.allowed.lock().unwrap() = 0;
+    }
+
+    /// Steps that have arrived so far.
+    pub(crate) fn arrived(&self) -> u64 {
+        *self.arrived.borrow()
+    }
+
+    /// Waits until `steps` steps have arrived since the start.
+    pub(crate) async fn until_arrived(&self, steps: u64) {
+        let mut arrived = self.arrived.subscribe();
+        soon(
+            "a step at the gate",
+            arrived.wait_for(|&count| count >= steps),
+        )
+        .await
+        .unwrap();
+    }
+
+    pub(crate) fn pass(&self) {
+        self.arrived.send_modify(|count| *count += 1);
+        let mut allowed = self.allowed.lock().unwrap();
+        while *allowed == 0 {
+            allowed = self.changed.wait(allowed).unwrap();
+        }
+        if *allowed != u64::MAX {
+            *allowed -= 1;
+        }
+    }
+}
+
+/// An engine behind a gate.
+pub(crate) struct Gated {
+    pub(crate) engine: Box<dyn StepEngine>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl StepEngine for Gated {
+    fn vocabulary(&self) -> usize {
+        self.engine.vocabulary()
+    }
+
+    fn context_length(&self) -> u32 {
+        self.engine.context_length()
+    }
+
+    fn step(
+        &mut self,
+        batch: &Batch<'_>,
+        on_layer: &mut dyn FnMut(u32),
+    ) -> Result<Logits<'_>, EngineError> {
+        self.gate.pass();
+        self.engine.step(batch, on_layer)
+    }
+}

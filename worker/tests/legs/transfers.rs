@@ -1,0 +1,550 @@
+//! Grants, commits and peers that are not as they should be.
+
+use std::time::{Duration, Instant};
+
+use baton_decode_worker::DecodeWorker;
+use baton_kv_transfer::TransportChoice;
+use baton_model_file::fixtures::TinyModel;
+use baton_prefill_worker::PrefillWorker;
+use baton_proto::domain::Grant;
+use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
+use tonic::Code;
+
+use crate::support::gate::Gate;
+use crate::support::link::{Link, Weather};
+use crate::support::node::{Node, Wish};
+use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, reason, split};
+use crate::support::{prompt, until};
+
+async fn pair(wish: Wish) -> (Node, Node) {
+    let prefill = Node::start::<PrefillWorker>(Wish {
+        name: "p",
+        ..wish.clone()
+    })
+    .await;
+    let gate = Gate::open();
+    let decode = Node::start::<DecodeWorker>(Wish {
+        name: "d",
+        gate,
+        ..wish
+    })
+    .await;
+    (prefill, decode)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_01_a_bad_grant_fails_with_its_own_reason_and_the_next_one_works() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Tcp)).await;
+    let mut ask = Ask::greedy(prompt(1, 100), 6);
+    let expected = local(&decode, &ask).await.unwrap();
+    ask.salt = b"apart from the local run".to_vec();
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+
+    let mut attempt = 0;
+    let mut next = async |spoil: &dyn Fn(&mut Grant)| {
+        attempt += 1;
+        let ask = Ask {
+            attempt,
+            ..ask.clone()
+        };
+        let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+        let mut grant = second.granted().await.unwrap();
+        spoil(&mut grant);
+        first.grant(grant);
+        let (failed, reason) = first.transfer_failed().await;
+        assert_eq!(failed, Attempt(attempt));
+        drop(second);
+        reason.split(':').next().unwrap().to_owned()
+    };
+    let reasons = [
+        next(&|grant| grant.transfer_id = TransferId([7; 16])).await,
+        next(&|grant| grant.incarnation = Incarnation(7)).await,
+        next(&|grant| grant.secret = TransferSecret([7; 32])).await,
+        next(&|grant| grant.slots.truncate(3)).await,
+        next(&|grant| grant.slots.iter_mut().for_each(|slot| slot.page += 1000)).await,
+        next(&|grant| grant.slots.iter_mut().for_each(|slot| slot.generation += 1)).await,
+        next(&|grant| grant.fingerprint.page_size = 32).await,
+        next(&|grant| grant.endpoints.clear()).await,
+    ];
+    println!("{reasons:?}");
+    assert_eq!(
+        [&reasons[0], &reasons[1], &reasons[2]],
+        ["refused_unknown", "refused_incarnation", "refused_secret"]
+    );
+    assert_eq!(
+        [&reasons[3], &reasons[6]],
+        ["wrong_pages", "fingerprint_mismatch"]
+    );
+    assert_eq!(reasons[7], "no_endpoint");
+    for counter in ["refused_unknown", "refused_incarnation", "refused_secret"] {
+        assert_eq!(
+            decode.counter(&format!("kv_transfer_{counter}")).await,
+            1,
+            "{counter}"
+        );
+    }
+
+    let ask = Ask {
+        attempt: 9,
+        ..ask.clone()
+    };
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let grant = second.granted().await.unwrap();
+    first.grant(grant.clone());
+    let mut got = Got::default();
+    first.finish(&mut got).await.unwrap();
+    second.finish(&mut got).await.unwrap();
+    let rest = &expected.choices[&0];
+    assert_eq!(got.choices[&0], rest[rest.len() - got.choices[&0].len()..]);
+    prefill.until_idle().await;
+    decode.until_idle().await;
+
+    // The grant has been used: it opens nothing any more.
+    let again = Ask {
+        salt: b"again".to_vec(),
+        ..ask
+    };
+    let mut first = PrefillLeg::open(&prefill, &again, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    first.grant(Grant {
+        attempt: Attempt(10),
+        ..grant
+    });
+    let (_, reason) = first.transfer_failed().await;
+    assert!(reason.starts_with("refused_"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_01_a_grant_past_its_lease_is_refused() {
+    let lease = Duration::from_millis(100);
+    let (prefill, decode) = pair(Wish {
+        lease,
+        ..Wish::over(TransportChoice::Tcp)
+    })
+    .await;
+    let ask = Ask::greedy(prompt(1, 100), 6);
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let grant = second.granted().await.unwrap();
+    let status = second.finish(&mut Got::default()).await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Aborted, "expired")
+    );
+    decode.until_idle().await;
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    first.grant(grant);
+    let (_, reason) = first.transfer_failed().await;
+    assert!(reason.starts_with("refused_"), "{reason}");
+    drop(first);
+    prefill.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_04_both_sides_going_at_once_leaves_nothing() {
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let lease = Duration::from_millis(300);
+        let wish = Wish {
+            lease,
+            prefix_cache: false,
+            ..Wish::over(transports)
+        };
+        let decode = Node::start::<DecodeWorker>(Wish {
+            name: "d",
+            ..wish.clone()
+        })
+        .await;
+        for round in 0..6 {
+            let gate = Gate::closed();
+            let wish = Wish {
+                name: "p",
+                gate: gate.clone(),
+                ..wish.clone()
+            };
+            let prefill = Node::start::<PrefillWorker>(wish).await;
+            let ask = Ask::greedy(prompt(round, 200), 6);
+            let first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+            let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+            first.grant(second.granted().await.unwrap());
+            gate.let_some(round % 4);
+            gate.until_arrived(round % 4 + 1).await;
+            if round % 2 == 0 {
+                drop(second);
+                prefill.kill();
+            } else {
+                prefill.kill();
+                drop(second);
+            }
+            decode.until_idle().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_04_a_black_hole_ends_with_the_lease() {
+    let lease = Duration::from_millis(300);
+    let wish = Wish {
+        lease,
+        prefix_cache: false,
+        ..Wish::over(TransportChoice::Tcp)
+    };
+    let (prefill, decode) = pair(wish).await;
+    let ask = Ask::greedy(prompt(4, 200), 6);
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let mut grant = second.granted().await.unwrap();
+    let link = Link::in_the_way_of(&mut grant, Weather::Slow(512, Duration::from_millis(2))).await;
+    first.grant(grant);
+    first.scheduled().await.unwrap();
+    until("some bytes", async || {
+        decode.counter("kv_transfer_bytes_received").await > 0
+    })
+    .await;
+    link.set(Weather::Frozen);
+    let status = second.finish(&mut Got::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status:?}");
+    decode.until_idle().await;
+    let (attempt, reason) = first.transfer_failed().await;
+    println!("{reason}");
+    assert_eq!(attempt, Attempt(1));
+    // The pages stayed pinned: another grant finishes the request.
+    let ask = Ask { attempt: 2, ..ask };
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    first.grant(second.granted().await.unwrap());
+    let mut got = Got::default();
+    first.finish(&mut got).await.unwrap();
+    let mut late = Got::default();
+    second.finish(&mut late).await.unwrap();
+    assert_eq!(late.ids(), local(&decode, &ask).await.unwrap().ids());
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_05_a_refusing_decode_worker_costs_prefill_nothing() {
+    let (prefill, decode) = pair(Wish {
+        pages: 16,
+        ..Wish::over(TransportChoice::Tcp)
+    })
+    .await;
+    // The decode worker is full.
+    let big = Ask::greedy(prompt(1, 200), 6);
+    let mut holder = DecodeLeg::open(&decode, &big, false).await.unwrap();
+    holder.granted().await.unwrap();
+    let ask = Ask::greedy(prompt(2, 100), 6);
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    let mut refused = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let status = refused.granted().await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::ResourceExhausted, "no_room")
+    );
+    assert!(baton_proto::retry_after(&status).is_some());
+    // Room appears: the same prefill leg goes on.
+    drop(holder);
+    decode.until_idle().await;
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    first.grant(second.granted().await.unwrap());
+    let mut got = Got::default();
+    first.finish(&mut got).await.unwrap();
+    second.finish(&mut got).await.unwrap();
+    assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
+
+    // The router gives up between the legs: prefill's pages are back at once.
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    let started = Instant::now();
+    drop(first);
+    prefill.until_idle().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_06_decode_is_free_at_once_when_prefills_abort() {
+    let (prefill, decode) = pair(Wish {
+        pages: 300,
+        ..Wish::over(TransportChoice::Tcp)
+    })
+    .await;
+    prefill.gate.close();
+    let mut legs = Vec::new();
+    for seed in 0..20 {
+        let ask = Ask::greedy(prompt(seed, 200), 6);
+        let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+        let grant = second.granted().await.unwrap();
+        let first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+        first.grant(grant);
+        legs.push((first, second));
+    }
+    assert!(decode.load().await.pages.granted >= 20 * 13);
+    // Prefill aborts all but two; its closed streams reach decode through the router.
+    let rest = legs.split_off(18);
+    let started = Instant::now();
+    drop(legs);
+    until("free pages", async || {
+        decode.load().await.pages.granted <= 2 * 13
+    })
+    .await;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    prefill.gate.let_all();
+    for (mut first, mut second) in rest {
+        let mut got = Got::default();
+        first.finish(&mut got).await.unwrap();
+        second.finish(&mut got).await.unwrap();
+    }
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_09_a_restarted_worker_at_the_same_address_is_another_one() {
+    let wish = Wish {
+        name: "p",
+        ..Wish::over(TransportChoice::Tcp)
+    };
+    let decode = Node::start::<DecodeWorker>(Wish {
+        name: "d",
+        ..wish.clone()
+    })
+    .await;
+    let old = Node::start::<PrefillWorker>(wish.clone()).await;
+    let ask = Ask::greedy(prompt(9, 60), 4);
+    let expected = split(&old, &decode, &ask).await.unwrap();
+    let stale = ask.spec(&old);
+    let listen = old.address;
+    old.kill();
+    let new = restart(Wish {
+        listen,
+        gate: Gate::open(),
+        ..wish
+    })
+    .await;
+    let first = baton_proto::legs::PrefillCommand::Start {
+        spec: Box::new(stale),
+        hand_off: true,
+    };
+    let mut leg = PrefillLeg::open_raw(&new, first.into()).await.unwrap();
+    let status = leg.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(reason(&status), "wrong_incarnation");
+    for _ in 0..10 {
+        assert_eq!(
+            split(&new, &decode, &ask).await.unwrap().choices,
+            expected.choices
+        );
+    }
+}
+
+/// The port of a killed node may take a moment to be free.
+async fn restart(wish: Wish) -> Node {
+    until("the old port", async || {
+        tokio::net::TcpListener::bind(wish.listen).await.is_ok()
+    })
+    .await;
+    Node::start::<PrefillWorker>(wish).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_11_unequal_workers_name_the_fields_in_which_they_differ() {
+    let wish = Wish::over(TransportChoice::Tcp);
+    let prefill = Node::start::<PrefillWorker>(Wish {
+        name: "p",
+        ..wish.clone()
+    })
+    .await;
+    let other_model = TinyModel {
+        seed: 2,
+        ..TinyModel::default()
+    };
+    for (field, wish) in [
+        (
+            "page_size",
+            Wish {
+                page_size: 32,
+                gate: Gate::open(),
+                ..wish.clone()
+            },
+        ),
+        (
+            "weights_digest",
+            Wish {
+                model: other_model,
+                gate: Gate::open(),
+                ..wish.clone()
+            },
+        ),
+    ] {
+        let decode = Node::start::<DecodeWorker>(Wish { name: "d", ..wish }).await;
+        let ask = Ask::greedy(prompt(1, 100), 6);
+        let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+        let grant = second.granted().await.unwrap();
+        let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+        first.scheduled().await.unwrap();
+        first.grant(grant);
+        let (_, reason) = first.transfer_failed().await;
+        assert!(
+            reason.starts_with("fingerprint") && reason.contains(field),
+            "{reason}"
+        );
+        // A router that paired by the other's fingerprint is refused before anything is queued.
+        let mut spec = ask.spec(&prefill);
+        spec.fingerprint_digest = decode.info().fingerprint.digest();
+        let start = baton_proto::legs::PrefillCommand::Start {
+            spec: Box::new(spec),
+            hand_off: true,
+        };
+        let mut leg = PrefillLeg::open_raw(&prefill, start.into()).await.unwrap();
+        let status = leg.next().await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert_eq!(
+            crate::support::router::reason(&status),
+            "fingerprint_mismatch"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_12_the_request_id_is_no_transfer_key() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Shm)).await;
+    let ids = ["with spaces", "日本 🙂", "same", "same", &"x".repeat(128)].map(str::to_owned);
+    let asks: Vec<Ask> = ids
+        .into_iter()
+        .enumerate()
+        .map(|(seed, id)| Ask {
+            id,
+            ..Ask::greedy(prompt(seed as u64, 60), 8)
+        })
+        .collect();
+    let got = asks.iter().map(|ask| split(&prefill, &decode, ask));
+    let got = futures::future::join_all(got).await;
+    for (ask, got) in asks.iter().zip(got) {
+        assert_eq!(
+            got.unwrap().ids(),
+            local(&decode, ask).await.unwrap().ids(),
+            "{}",
+            ask.id
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_15_a_slow_prefill_is_not_charged_to_the_transfer() {
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let lease = Duration::from_millis(150);
+        let (prefill, decode) = pair(Wish {
+            lease,
+            ..Wish::over(transports)
+        })
+        .await;
+        let ask = Ask::greedy(prompt(15, 100), 6);
+        prefill.gate.close();
+        let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+        prefill.gate.until_arrived(1).await;
+        let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+        first.grant(second.granted().await.unwrap());
+        // Each step takes three leases.
+        for step in 0..4 {
+            tokio::time::sleep(3 * lease).await;
+            prefill.gate.let_some(1);
+            if step < 3 {
+                prefill.gate.until_arrived(step + 2).await;
+            }
+        }
+        prefill.gate.let_all();
+        let mut got = Got::default();
+        first.finish(&mut got).await.unwrap();
+        second.finish(&mut got).await.unwrap();
+        assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
+        assert_eq!(decode.counter("kv_transfer_opened").await, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_16_pages_that_are_being_read_are_not_reused() {
+    let lease = Duration::from_millis(200);
+    let wish = Wish {
+        lease,
+        pages: 32,
+        ..Wish::over(TransportChoice::Tcp)
+    };
+    let (prefill, decode) = pair(wish).await;
+    let ask = Ask::greedy(prompt(16, 250), 6);
+    let expected = local(&decode, &ask).await.unwrap();
+    let ask = Ask {
+        salt: b"apart".to_vec(),
+        ..ask
+    };
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let mut grant = second.granted().await.unwrap();
+    // 64 KiB in portions of 1 KiB take about four leases.
+    let weather = Weather::Slow(1024, Duration::from_millis(10));
+    let _link = Link::in_the_way_of(&mut grant, weather).await;
+    first.grant(grant);
+    let mut got = Got::default();
+    let pressure = async {
+        for seed in 0..200 {
+            let other = Ask::greedy(prompt(1000 + seed, 100), 1);
+            // No room is as good as a prompt that came through: nothing may be taken from the reader.
+            let _ = split(&prefill, &decode, &other).await;
+        }
+    };
+    let transfer = async {
+        first.finish(&mut got).await.unwrap();
+        second.finish(&mut got).await.unwrap();
+    };
+    tokio::join!(pressure, transfer);
+    assert_eq!(got.choices, expected.choices);
+    let report = got.prefill.unwrap();
+    assert!(report.transfer > 2 * lease, "{report:?}");
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_24_a_dying_peer_harms_only_its_own_requests() {
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let wish = Wish::over(transports);
+        let decode = Node::start::<DecodeWorker>(Wish {
+            name: "d",
+            ..wish.clone()
+        })
+        .await;
+        for round in 0..8 {
+            let gate = Gate::closed();
+            let wish = Wish {
+                name: "p",
+                gate: gate.clone(),
+                ..wish.clone()
+            };
+            let prefill = Node::start::<PrefillWorker>(wish.clone()).await;
+            let ask = Ask::greedy(prompt(round, 200), 6);
+            let first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+            let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+            first.grant(second.granted().await.unwrap());
+            gate.let_some(2);
+            gate.until_arrived(3).await;
+            prefill.kill();
+            let status = second.finish(&mut Got::default()).await.unwrap_err();
+            assert_eq!(status.code(), Code::Aborted, "{status:?}");
+            decode.until_idle().await;
+            let again = Node::start::<PrefillWorker>(Wish {
+                gate: Gate::open(),
+                ..wish
+            })
+            .await;
+            let got = split(&again, &decode, &ask).await.unwrap();
+            assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
+        }
+    }
+}
