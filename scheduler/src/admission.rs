@@ -10,7 +10,7 @@ use baton_kv_cache::{Hold, PageTable, PrefixCursor};
 use crate::plan::Plan;
 use crate::progress::ProgressFactory;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Lane, Phase, Progress};
+use crate::sequence::{Group, Lane, Phase, Progress, Told};
 use crate::{AfterPrompt, ReservedPages, SequenceError, SequenceEvent, SequenceId, SequenceSpec};
 
 /// Pages found and reserved for the tokens before the first new one.
@@ -103,8 +103,8 @@ impl Scheduler {
         {
             group.progress = Progress::Listener(factory(pages.table.pages(), cached_tokens));
         }
-        if !group.scheduled {
-            group.scheduled = true;
+        if group.told == Told::Nothing {
+            group.told = Told::Scheduled;
             let event = SequenceEvent::Scheduled {
                 cached_tokens,
                 pages: pages.table.pages().to_vec(),
@@ -137,16 +137,9 @@ impl Scheduler {
             return None;
         }
         self.groups.get_mut(&id)?.define_trunk();
-        match self.find_prefix(self.groups.get(&id)?, Hold::Sequence, margin) {
-            Ok(pages) => {
-                self.blocked = None;
-                Some((id, pages))
-            }
-            Err(_) => {
-                self.blocked = Some((id, available));
-                None
-            }
-        }
+        let found = self.find_prefix(self.groups.get(&id)?, Hold::Sequence, margin);
+        self.blocked = found.is_err().then_some((id, available));
+        Some((id, found.ok()?))
     }
 
     /// The first of the queue whose reader keeps up, unless something other than pages holds it back.

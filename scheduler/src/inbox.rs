@@ -116,9 +116,11 @@ impl Inbox {
     pub(crate) fn close(&self) {
         let mut letters = self.lock();
         letters.closed = true;
-        // Whoever waits for a reply hears that nobody will answer.
-        letters.commands.clear();
+        // Whoever waits for a reply hears that nobody will answer. Dropped outside the lock: what a
+        // command carries may leave a note when dropped.
+        let unanswered = std::mem::take(&mut letters.commands);
         drop(letters);
+        drop(unanswered);
         self.arrived.notify_one();
     }
 

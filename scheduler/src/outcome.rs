@@ -7,7 +7,7 @@ use baton_sampling::{SampleInput, sample};
 
 use crate::plan::{Plan, PlannedSlice};
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Landing, Lane, Phase};
+use crate::sequence::{Group, Landing, Lane, Phase, Told};
 use crate::{AfterPrompt, SequenceError, SequenceEvent, SequenceId, Token};
 
 impl Scheduler {
@@ -49,7 +49,7 @@ impl Scheduler {
         let Some(group) = self.groups.get_mut(&slice.id) else {
             return Ok(());
         };
-        if group.closed {
+        if group.is_closed() {
             return Ok(());
         }
         if group.landing == Landing::Waiting {
@@ -112,8 +112,8 @@ impl Scheduler {
             }
             AfterPrompt::Decode => share_trunk(group, trunk, self.step),
         }
-        if !group.prompt_done {
-            group.prompt_done = true;
+        if group.told < Told::PromptDone {
+            group.told = Told::PromptDone;
             let event = SequenceEvent::PromptDone {
                 running_choices: group.alive_indices(),
             };

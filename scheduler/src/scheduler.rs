@@ -85,7 +85,7 @@ impl Scheduler {
 
     /// Ends what has passed its deadline.
     pub(crate) fn expire(&mut self, now: Instant) {
-        let overdue = |group: &&Group| !group.closed && group.deadline <= now;
+        let overdue = |group: &&Group| !group.is_closed() && group.deadline <= now;
         let overdue: Vec<_> = self.groups.values().filter(overdue).map(|g| g.id).collect();
         for id in overdue {
             self.fail(id, SequenceError::DeadlineExceeded);
@@ -94,7 +94,7 @@ impl Scheduler {
 
     /// When the next deadline passes.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let open = self.groups.values().filter(|group| !group.closed);
+        let open = self.groups.values().filter(|group| !group.is_closed());
         open.map(|group| group.deadline).min()
     }
 

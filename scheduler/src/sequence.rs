@@ -82,6 +82,17 @@ pub(crate) enum Landing {
     Stepped,
 }
 
+/// What the owner has been told last; only ever rises, also over a preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Told {
+    Nothing,
+    Scheduled,
+    /// Or the group has landed.
+    PromptDone,
+    /// The last event, or there is nobody to tell.
+    End,
+}
+
 /// Who hears of finished layers.
 pub(crate) enum Progress {
     Nobody,
@@ -106,17 +117,12 @@ pub(crate) struct Group {
     pub(crate) trunk_len: u32,
     /// The choice whose completion belongs to the trunk.
     pub(crate) trunk_choice: Option<usize>,
-    /// `Scheduled` has been told.
-    pub(crate) scheduled: bool,
-    /// `PromptDone` has been told, or the group has landed.
-    pub(crate) prompt_done: bool,
+    pub(crate) told: Told,
     pub(crate) landing: Landing,
     /// Its pages have not been granted a place elsewhere yet.
     pub(crate) awaits_grant: bool,
     /// Its reader is behind.
     pub(crate) paused: bool,
-    /// The last event has been told.
-    pub(crate) closed: bool,
     pub(crate) preemptions: u32,
 }
 
@@ -155,12 +161,10 @@ impl Group {
             phase: Phase::Queued,
             trunk_len: 0,
             trunk_choice: None,
-            scheduled: false,
-            prompt_done: false,
+            told: Told::Nothing,
             landing: Landing::Local,
             awaits_grant: false,
             paused: false,
-            closed: false,
             preemptions: 0,
         }
     }
@@ -281,11 +285,15 @@ impl Group {
         if self.after == AfterPrompt::HandOff {
             return prompt.div_ceil(page_size);
         }
-        // Full prompt pages are shared, the rest is each choice's own.
+        // Full prompt pages are shared. A choice that goes beyond the prompt writes its own copy of the
+        // last, partial page and what follows.
         let shared = prompt / page_size;
-        let own =
-            |tokens: u32| u64::from((prompt + completion(tokens)).div_ceil(page_size) - shared);
+        let own = |tokens: u32| match completion(tokens) {
+            0 => 0,
+            more => u64::from((prompt + more).div_ceil(page_size) - shared),
+        };
         let total = u64::from(shared) + alive.into_iter().map(own).sum::<u64>();
+        let total = total.max(u64::from(prompt.div_ceil(page_size)));
         total.min(u64::from(u32::MAX)) as u32
     }
 
@@ -305,6 +313,11 @@ impl Group {
             | Phase::Quarantined { _table: table }
             | Phase::Parked { table, .. } => vec![table],
         }
+    }
+
+    /// Whether nothing is left to tell or to compute; pinned pages may be left to release.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.told == Told::End
     }
 
     /// Whether a transfer may touch the pages, so that only `release` gives them back.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use baton_engine::{Batch, EngineError, StepEngine};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
-use crate::SequenceError;
 use crate::inbox::{Command, Inbox, Letters};
 use crate::load::LoadSnapshot;
 use crate::mailbox::{Mailboxes, ReaderNews};
 use crate::plan::Plan;
 use crate::scheduler::Scheduler;
+use crate::{ReservedPages, SequenceError};
 
 /// Everything that the step thread owns.
 pub(crate) struct StepLoop {
@@ -54,13 +54,11 @@ impl StepLoop {
             let now = Instant::now();
             self.read(now, letters);
             self.scheduler.expire(now);
-            let mut is_settled = !self.poll_readers(now);
-            is_settled &= !self.deliver(now);
+            let has_news = self.poll_readers(now);
             let plan = self.scheduler.plan();
-            is_settled &= !self.deliver(now);
+            let has_events = self.deliver(now);
             if plan.slices.is_empty() {
-                self.publish();
-                if is_settled {
+                if !has_news && !has_events {
                     self.inbox.wait(self.next_deadline());
                 }
                 continue;
@@ -70,15 +68,16 @@ impl StepLoop {
             let ended = Instant::now();
             self.scheduler.record_step(ended - started);
             self.deliver(ended);
-            self.publish();
         }
     }
 
     /// Requests first, then what gives something back: a release always finds what it releases.
     fn read(&mut self, now: Instant, letters: Letters) {
-        for command in letters.commands {
-            self.obey(now, command);
-        }
+        let answers: Vec<Answer> = letters
+            .commands
+            .into_iter()
+            .map(|command| self.obey(now, command))
+            .collect();
         for id in letters.granted {
             self.scheduler.granted(id);
         }
@@ -95,10 +94,13 @@ impl StepLoop {
         if letters.drain {
             self.scheduler.drain();
         }
+        if !answers.is_empty() {
+            self.publish();
+            answers.into_iter().for_each(Answer::send);
+        }
     }
 
-    /// A reply that nobody waits for any more is no loss: who gave up waiting also releases.
-    fn obey(&mut self, now: Instant, command: Command) {
+    fn obey(&mut self, now: Instant, command: Command) -> Answer {
         match command {
             Command::Submit {
                 id,
@@ -112,7 +114,7 @@ impl StepLoop {
                 if result.is_ok() {
                     self.mailboxes.open(id, events);
                 }
-                let _ = reply.send(result);
+                Answer::Plain(reply, result)
             }
             Command::Reserve {
                 id,
@@ -124,7 +126,7 @@ impl StepLoop {
                 if result.is_ok() {
                     self.mailboxes.open(id, events);
                 }
-                let _ = reply.send(result);
+                Answer::Reserved(reply, result)
             }
             Command::Land {
                 id,
@@ -132,7 +134,8 @@ impl StepLoop {
                 running_choices,
                 reply,
             } => {
-                let _ = reply.send(self.scheduler.land(id, &first_tokens, &running_choices));
+                let result = self.scheduler.land(id, &first_tokens, &running_choices);
+                Answer::Plain(reply, result)
             }
         }
     }
@@ -146,8 +149,10 @@ impl StepLoop {
         !news.is_empty()
     }
 
-    /// Hands out what the scheduler has told; whether that was anything.
+    /// Hands out what the scheduler has told; whether that was anything. Whoever hears an event finds
+    /// its effect in the snapshot.
     fn deliver(&mut self, now: Instant) -> bool {
+        self.publish();
         let events = self.scheduler.take_events();
         let is_some = !events.is_empty();
         for (id, event) in events {
@@ -230,6 +235,28 @@ impl StepLoop {
         let of_sequences = self.scheduler.next_deadline();
         let of_readers = self.mailboxes.next_deadline();
         of_sequences.into_iter().chain(of_readers).min()
+    }
+}
+
+/// An answer to a command, sent once the snapshot shows its effect.
+enum Answer {
+    Plain(
+        oneshot::Sender<Result<(), SequenceError>>,
+        Result<(), SequenceError>,
+    ),
+    Reserved(
+        oneshot::Sender<Result<ReservedPages, SequenceError>>,
+        Result<ReservedPages, SequenceError>,
+    ),
+}
+
+impl Answer {
+    /// An answer that nobody waits for any more is no loss: who gave up waiting also releases.
+    fn send(self) {
+        match self {
+            Self::Plain(reply, result) => drop(reply.send(result)),
+            Self::Reserved(reply, result) => drop(reply.send(result)),
+        }
     }
 }
 

@@ -8,3 +8,4 @@ mod lifecycle;
 mod oracle;
 mod random;
 mod rig;
+mod step_loop;

@@ -5,7 +5,7 @@ use baton_kv_cache::Hold;
 
 use crate::outcome::share_trunk;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Landing, Lane, Phase};
+use crate::sequence::{Group, Landing, Lane, Phase, Told};
 use crate::{AfterPrompt, SequenceError, SequenceEvent, SequenceId, Token};
 
 impl Scheduler {
@@ -42,8 +42,7 @@ impl Scheduler {
             choice.ended |= !runs || choice.completion.len() >= limit;
         }
         group.landing = Landing::Waiting;
-        group.scheduled = true;
-        group.prompt_done = true;
+        group.told = Told::PromptDone;
         let lane = Lane {
             table,
             computed: group.trunk_len,
@@ -77,7 +76,7 @@ impl Scheduler {
                 let mut table = table;
                 table.release_front(reused_pages);
                 table.convert(Hold::Quarantine);
-                group.closed = true;
+                group.told = Told::End;
                 Phase::Quarantined { _table: table }
             }
             other => other,
@@ -88,8 +87,8 @@ impl Scheduler {
     pub(crate) fn release(&mut self, id: SequenceId) {
         self.queue.remove(&id);
         if let Some(group) = self.groups.remove(&id)
-            && !group.closed
-            && !(group.after == AfterPrompt::HandOff && group.prompt_done)
+            && !group.is_closed()
+            && !(group.after == AfterPrompt::HandOff && group.told == Told::PromptDone)
         {
             self.counters.cancelled += 1;
         }
@@ -99,7 +98,7 @@ impl Scheduler {
     pub(crate) fn reader_gone(&mut self, id: SequenceId) {
         match self.groups.get_mut(&id) {
             Some(group) if group.is_pinned() => {
-                if !group.closed && !matches!(group.phase, Phase::Parked { .. }) {
+                if !group.is_closed() && !matches!(group.phase, Phase::Parked { .. }) {
                     self.counters.cancelled += 1;
                 }
                 park(group);
@@ -114,7 +113,7 @@ impl Scheduler {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        if group.closed {
+        if group.is_closed() {
             return;
         }
         self.events.push((id, SequenceEvent::Failed(error)));
@@ -138,7 +137,7 @@ impl Scheduler {
         choice.lane = None;
         if group.alive().next().is_none() && group.is_pinned() {
             // Nothing is left to compute; the pages wait for the end of the transfer.
-            if group.after == AfterPrompt::Decode && !group.closed {
+            if group.after == AfterPrompt::Decode && !group.is_closed() {
                 let done = SequenceEvent::Done { preemptions: 0 };
                 self.events.push((id, done));
             }
@@ -169,7 +168,7 @@ impl Scheduler {
 
 /// Stops a pinned group; its pages stay until `release`.
 fn park(group: &mut Group) {
-    group.closed = true;
+    group.told = Told::End;
     group.awaits_grant = false;
     let phase = std::mem::replace(&mut group.phase, Phase::Queued);
     group.phase = match phase {

@@ -144,7 +144,7 @@ fn sch_13_deadlines_end_each_state() {
     for (name, bring) in STATES {
         let mut rig = small();
         let id = bring(&mut rig);
-        rig.now += Duration::from_secs(3601);
+        rig.now += Duration::from_secs(5_001);
         assert!(!rig.step(), "{name}");
         match name {
             "finished" | "quarantined" => assert_eq!(rig.heard[&id].failed, None, "{name}"),
@@ -303,7 +303,8 @@ fn bad_specs_are_refused() {
 
 #[test]
 fn bad_settings_are_named() {
-    let bad: [(&str, fn(&mut crate::SchedulerConfig)); 4] = [
+    type Spoil = fn(&mut crate::SchedulerConfig);
+    let bad: [(&str, Spoil); 4] = [
         ("pages", |c| c.pages = 0),
         ("max_chunk", |c| c.max_chunk = c.token_budget + 1),
         ("headroom_percent", |c| c.headroom_percent = 91),

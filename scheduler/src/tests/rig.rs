@@ -78,7 +78,7 @@ pub(crate) fn spec(now: Instant, prompt: &[u32], params: SamplingParams) -> Sequ
         completions: Vec::new(),
         params: Arc::new(params),
         cache_salt: Arc::from(&b""[..]),
-        deadline: now + Duration::from_secs(3600),
+        deadline: now + Duration::from_secs(5_000),
     }
 }
 
