@@ -20,7 +20,7 @@ pub(super) fn map_shared(
             std::ptr::null_mut(),
             bytes,
             protection,
-            MapFlags::SHARED | MapFlags::POPULATE,
+            MapFlags::SHARED,
             descriptor,
             0,
         )

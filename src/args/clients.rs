@@ -1,0 +1,220 @@
+//! Arguments of the commands that talk to a running service.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use super::Format;
+
+/// One request. Exactly one of --prompt, --chat, --prompt-file and --token-ids gives its input.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GenerateArgs {
+    /// Router to ask [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
+    /// Raw prompt, continued as it is.
+    #[arg(long, value_name = "TEXT", group = "input")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt: Option<String>,
+    /// One user turn, put through the model's chat template.
+    #[arg(long, value_name = "TEXT", group = "input")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) chat: Option<String>,
+    /// Raw prompt from a file; `-` is standard input.
+    #[arg(long, value_name = "FILE", group = "input")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// Prompt as token ids, e.g. 1,2,3.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', group = "input")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) token_ids: Vec<u32>,
+    /// System turn before --chat.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) system: Option<String>,
+    /// Most completion tokens of each choice [default: what fits, at most 4096].
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_tokens: Option<u32>,
+    /// No end before this many completion tokens.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_tokens: Option<u32>,
+    /// 0 is greedy [default: 0].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) temperature: Option<f32>,
+    /// Keep the most likely tokens that together reach this probability [default: 1].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) top_p: Option<f32>,
+    /// Keep this many most likely tokens; 0 keeps all [default: 0].
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) top_k: Option<u32>,
+    /// Drop tokens less likely than this share of the most likely one [default: 0].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_p: Option<f32>,
+    /// Added once for tokens already in the completion, -2 to 2 [default: 0].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Added per occurrence in the completion, -2 to 2 [default: 0].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// Divides logits of tokens already seen; 1 is off [default: 1].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Seed of the random numbers; the same seed gives the same tokens [default: random, shown in the receipt].
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    /// String that ends the text and is not shown; up to four.
+    #[arg(long, value_name = "S")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stop: Vec<String>,
+    /// Independent choices [default: 1].
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) n: Option<u32>,
+    /// Report log-probabilities of the chosen and of this many most likely tokens, 0 to 20.
+    #[arg(long, value_name = "K")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logprobs: Option<u32>,
+    /// Go on past the model's end-of-sequence tokens.
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ignore_eos: bool,
+    /// Give up after this long [default: the router's limit].
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deadline_ms: Option<u64>,
+    /// Text as it comes, or one JSON object per line [default: text].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<Format>,
+    /// With text: print usage and receipt to standard error at the end.
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) receipt: bool,
+}
+
+/// Workers, roles, incarnations, queues and page ledgers.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StatusArgs {
+    /// Router to ask [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
+    /// How to print [default: text].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<Format>,
+}
+
+/// A worker to drain.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DrainArgs {
+    /// Router to ask [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
+    /// Name of the worker, as `baton status` shows it.
+    #[arg(value_name = "WORKER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) worker: Option<String>,
+}
+
+/// Measuring a running service.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Send load through the router and report TTFT, ITL, throughput and goodput.
+    Serve(Box<BenchServeArgs>),
+}
+
+/// Load on a running service.
+///
+/// Closed loop by default (--concurrency requests at once); --rate makes it an open loop with Poisson
+/// arrivals; --steady N with --inject RATE keeps N streams going and injects long prompts beside them.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BenchServeArgs {
+    /// Router to load [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
+    /// Requests to send [default: 64].
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<u32>,
+    /// Closed loop: requests at once [default: 4].
+    #[arg(long, value_name = "N", conflicts_with = "rate")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) concurrency: Option<u32>,
+    /// Open loop: mean arrivals per second (Poisson).
+    #[arg(long, value_name = "PER_SECOND")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<f64>,
+    /// Prompt lengths in tokens: N, MIN-MAX (uniform) or MEAN~SD (log-normal) [default: 128-512].
+    #[arg(long, value_name = "DIST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_tokens: Option<String>,
+    /// Completion lengths in tokens, same notation [default: 64; 1024 with --steady].
+    #[arg(long, value_name = "DIST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) output_tokens: Option<String>,
+    /// Keep this many endless streams going for --duration instead.
+    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "concurrency"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) steady: Option<u32>,
+    /// Beside --steady: inject this many long prompts per second, evenly spaced.
+    #[arg(long, value_name = "PER_SECOND", requires = "steady")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) inject: Option<f64>,
+    /// Prompt lengths of the injected requests [default: 1024-2000].
+    #[arg(long, value_name = "DIST", requires = "inject")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) inject_prompt_tokens: Option<String>,
+    /// Completion lengths of the injected requests [default: 8].
+    #[arg(long, value_name = "DIST", requires = "inject")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) inject_output_tokens: Option<String>,
+    /// Seconds of --steady [default: 40].
+    #[arg(long, value_name = "SECONDS", requires = "steady")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration: Option<f64>,
+    /// Seed of lengths, arrivals and prompts [default: 1].
+    #[arg(long, value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    /// Goodput counts requests whose TTFT is within this.
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ttft_target_ms: Option<f64>,
+    /// Goodput counts requests whose mean ITL is within this.
+    #[arg(long, value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) itl_target_ms: Option<f64>,
+    /// How to print [default: text].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<Format>,
+    /// Also write every gap between tokens to this file: start in seconds, gap in milliseconds, stream.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gaps: Option<PathBuf>,
+}

@@ -1,0 +1,188 @@
+//! Arguments of the serving commands.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+/// Which transport moves pages between workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportArg {
+    /// Shared memory on the same host and user, else TCP.
+    Auto,
+    /// Shared memory only.
+    Shm,
+    /// TCP only.
+    Tcp,
+}
+
+/// Element type of K and V in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KvDtypeArg {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half.
+    F16,
+    /// IEEE single.
+    F32,
+}
+
+/// What the router and `up` share.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpArgs {
+    /// A GGUF file or a Hugging Face directory.
+    #[arg(long, env = "BATON_MODEL", value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<PathBuf>,
+    /// Prefill workers [default: 1].
+    #[arg(long, env = "BATON_PREFILL", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill: Option<u32>,
+    /// Decode workers [default: 1].
+    #[arg(long, env = "BATON_DECODE", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decode: Option<u32>,
+    /// Address for clients; port 0 takes any free one [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<String>,
+    /// Pages of each worker's pool [default: by free memory].
+    #[arg(long, env = "BATON_PAGES", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pages: Option<u32>,
+    /// Tokens per page [default: 16].
+    #[arg(long, env = "BATON_PAGE_SIZE", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) page_size: Option<u32>,
+    /// Compute threads of each prefill worker [default: a fair share of the CPUs].
+    #[arg(long, env = "BATON_PREFILL_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill_threads: Option<usize>,
+    /// Compute threads of each decode worker [default: a fair share of the CPUs].
+    #[arg(long, env = "BATON_DECODE_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decode_threads: Option<usize>,
+    /// How pages move between workers [default: auto].
+    #[arg(long, env = "BATON_TRANSPORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<TransportArg>,
+    /// Element type of K and V [default: bf16].
+    #[arg(long, env = "BATON_KV_DTYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kv_dtype: Option<KvDtypeArg>,
+    /// Most tokens in one prefill step [default: 256].
+    #[arg(long, env = "BATON_PREFILL_TOKEN_BUDGET", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill_token_budget: Option<usize>,
+    /// Most tokens in one decode step, local prefill chunks included [default: 128].
+    #[arg(long, env = "BATON_DECODE_TOKEN_BUDGET", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decode_token_budget: Option<usize>,
+    /// Prompts up to this many tokens are prefilled on the decode worker [default: 64].
+    #[arg(long, env = "BATON_LOCAL_PREFILL_TOKENS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) local_prefill_tokens: Option<u32>,
+}
+
+/// The router alone. It reads tokenizer and metadata of the model, never its weights.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RouterArgs {
+    /// A GGUF file or a Hugging Face directory.
+    #[arg(long, env = "BATON_MODEL", value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<PathBuf>,
+    /// Address for clients and, with embedded membership, for workers [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<String>,
+    /// `embedded`: workers register here; `static:FILE`: a TOML list of worker addresses [default: embedded].
+    #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<String>,
+    /// Prompts up to this many tokens are prefilled on the decode worker [default: 64].
+    #[arg(long, env = "BATON_LOCAL_PREFILL_TOKENS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) local_prefill_tokens: Option<u32>,
+    /// Requests running at once; more wait [default: 512].
+    #[arg(long, env = "BATON_MAX_RUNNING", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_running: Option<usize>,
+    /// Requests waiting; more are refused with a retry hint [default: 1024].
+    #[arg(long, env = "BATON_MAX_WAITING", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_waiting: Option<usize>,
+    /// Longest wait for pages on any decode worker, milliseconds [default: 10000].
+    #[arg(long, env = "BATON_GRANT_WAIT_MS", value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) grant_wait_ms: Option<u64>,
+    /// End when standard input closes: the supervisor holds it open.
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_with_stdin: Option<bool>,
+}
+
+/// A worker alone, prefill or decode.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkerArgs {
+    /// A GGUF file or a Hugging Face directory.
+    #[arg(long, env = "BATON_MODEL", value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<PathBuf>,
+    /// Address of the worker's services; port 0 takes any free one [default: 127.0.0.1:0].
+    #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<String>,
+    /// HOST or HOST:PORT that others are told to use [default: the listening address].
+    #[arg(long, env = "BATON_ADVERTISE", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) advertise: Option<String>,
+    /// Router to register with; without one the worker waits to be named in a static list.
+    #[arg(long, env = "BATON_ROUTER", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) router: Option<String>,
+    /// Stable name, [A-Za-z0-9._-]{1,64} [default: role, host and process id].
+    #[arg(long, env = "BATON_WORKER_ID", value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) worker_id: Option<String>,
+    /// Pages of the pool [default: by free memory].
+    #[arg(long, env = "BATON_PAGES", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pages: Option<u32>,
+    /// Tokens per page [default: 16].
+    #[arg(long, env = "BATON_PAGE_SIZE", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) page_size: Option<u32>,
+    /// Compute threads [default: all CPUs].
+    #[arg(long, env = "BATON_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) threads: Option<usize>,
+    /// CPUs to pin compute threads to, e.g. 0,1 or 4-7; give each worker its own [default: no pinning].
+    #[arg(long, env = "BATON_CPUS", value_name = "LIST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpus: Option<String>,
+    /// Most tokens in one step [default: 256 for prefill, 128 for decode].
+    #[arg(long, env = "BATON_TOKEN_BUDGET", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_budget: Option<usize>,
+    /// Most sequences in one step [default: 64].
+    #[arg(long, env = "BATON_MAX_BATCH", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_batch: Option<usize>,
+    /// How pages move between workers [default: auto].
+    #[arg(long, env = "BATON_TRANSPORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<TransportArg>,
+    /// Element type of K and V [default: bf16].
+    #[arg(long, env = "BATON_KV_DTYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kv_dtype: Option<KvDtypeArg>,
+    /// End when standard input closes: the supervisor holds it open.
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_with_stdin: Option<bool>,
+}

@@ -1,0 +1,339 @@
+//! Sends the load and notes when every token arrived.
+//!
+//! Times are the client's own: from the call to each token event. Prompts are random token ids, so no
+//! two share a prefix by accident; ids below 256 are left out, where models keep control tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use baton_proto::v1::generate_request::Input;
+use baton_proto::v1::generate_response::Event;
+use baton_proto::v1::inference_service_client::InferenceServiceClient;
+use baton_proto::v1::{GenerateRequest, ListModelsRequest, SamplingOptions, TokenInput};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::args::BenchServeArgs;
+use crate::client;
+use crate::exit::{Failure, code_name};
+use crate::progress;
+
+use super::lengths::Lengths;
+
+/// First id of random prompts.
+const FIRST_PROMPT_ID: u32 = 256;
+/// Most requests of one run, and most at once.
+const MAX_REQUESTS: u32 = 1_000_000;
+const MAX_AT_ONCE: u32 = 10_000;
+
+/// How requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Arrivals {
+    /// So many at once, each followed by the next.
+    Closed { concurrency: u32 },
+    /// Poisson, so many per second on average.
+    Poisson { rate: f64 },
+    /// Endless streams, with evenly spaced long prompts beside them.
+    Steady { streams: u32, inject: Option<Injected>, duration: Duration },
+}
+
+/// Long prompts beside steady streams.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Injected {
+    rate: f64,
+    prompt: Lengths,
+    output: Lengths,
+}
+
+/// A validated plan of load.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) arrivals: Arrivals,
+    pub(crate) ttft_target: Option<Duration>,
+    pub(crate) itl_target: Option<Duration>,
+    connect: Option<String>,
+    requests: u32,
+    prompt: Lengths,
+    output: Lengths,
+    seed: u64,
+}
+
+/// What one request saw.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    /// Whether it was one of the steady streams (as opposed to injected, or any in other modes).
+    pub(crate) steady: bool,
+    /// Since the start of the run.
+    pub(crate) start: Duration,
+    /// Arrival of each token since the request's start.
+    pub(crate) tokens: Vec<Duration>,
+    pub(crate) prompt_tokens: u32,
+    /// `CODE: message` when it failed.
+    pub(crate) error: Option<String>,
+}
+
+impl Plan {
+    /// Checks the arguments.
+    pub(crate) fn new(args: &BenchServeArgs) -> Result<Self, Failure> {
+        let lengths = |flag, value: &Option<String>, default: &str| {
+            Lengths::parse(flag, value.as_deref().unwrap_or(default))
+        };
+        let rate = |flag: &str, value: f64| {
+            if value.is_finite() && (0.001..=100_000.0).contains(&value) {
+                Ok(value)
+            } else {
+                Err(Failure::usage(format!("{flag} is {value}, allowed: 0.001 to 100000 per second")))
+            }
+        };
+        let count = |flag: &str, value: u32, most: u32| {
+            if (1..=most).contains(&value) {
+                Ok(value)
+            } else {
+                Err(Failure::usage(format!("{flag} is {value}, allowed: 1 to {most}")))
+            }
+        };
+        let arrivals = match (args.steady, args.rate) {
+            (Some(streams), _) => {
+                let seconds = args.duration.unwrap_or(40.0);
+                if !(0.1..=86_400.0).contains(&seconds) {
+                    return Err(Failure::usage(format!("--duration is {seconds}, allowed: 0.1 to 86400 seconds")));
+                }
+                let inject = args.inject.map(|per_second| {
+                    Ok::<_, Failure>(Injected {
+                        rate: rate("--inject", per_second)?,
+                        prompt: lengths("--inject-prompt-tokens", &args.inject_prompt_tokens, "1024-2000")?,
+                        output: lengths("--inject-output-tokens", &args.inject_output_tokens, "8")?,
+                    })
+                });
+                Arrivals::Steady {
+                    streams: count("--steady", streams, MAX_AT_ONCE)?,
+                    inject: inject.transpose()?,
+                    duration: Duration::from_secs_f64(seconds),
+                }
+            }
+            (None, Some(per_second)) => Arrivals::Poisson { rate: rate("--rate", per_second)? },
+            (None, None) => Arrivals::Closed {
+                concurrency: count("--concurrency", args.concurrency.unwrap_or(4), MAX_AT_ONCE)?,
+            },
+        };
+        let target = |ms: Option<f64>| ms.map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0));
+        Ok(Self {
+            arrivals,
+            ttft_target: target(args.ttft_target_ms),
+            itl_target: target(args.itl_target_ms),
+            connect: args.connect.clone(),
+            requests: count("--requests", args.requests.unwrap_or(64), MAX_REQUESTS)?,
+            prompt: lengths("--prompt-tokens", &args.prompt_tokens, "128-512")?,
+            output: lengths(
+                "--output-tokens",
+                &args.output_tokens,
+                if args.steady.is_some() { "1024" } else { "64" },
+            )?,
+            seed: args.seed.unwrap_or(1),
+        })
+    }
+}
+
+/// One request to send.
+struct Job {
+    prompt: Vec<u32>,
+    output_tokens: u32,
+    steady: bool,
+    /// Ends the stream from this side; `None` lets it finish.
+    until: Option<Instant>,
+}
+
+/// Makes jobs from one seeded generator, so that a run can be repeated.
+struct Source {
+    random: StdRng,
+    vocabulary: u32,
+}
+
+impl Source {
+    fn job(&mut self, prompt: Lengths, output: Lengths) -> Job {
+        let length = prompt.draw(&mut self.random);
+        let first = FIRST_PROMPT_ID.min(self.vocabulary - 1);
+        let prompt = (0..length).map(|_| self.random.random_range(first..self.vocabulary)).collect();
+        Job { prompt, output_tokens: output.draw(&mut self.random), steady: false, until: None }
+    }
+}
+
+/// Sends everything and gathers the samples.
+pub(crate) async fn run(plan: &Plan) -> Result<Vec<Sample>, Failure> {
+    let channel = client::connect(plan.connect.as_deref()).await?;
+    let models = InferenceServiceClient::new(channel.clone())
+        .list_models(ListModelsRequest {})
+        .await
+        .map_err(|status| Failure::from_status(&status))?
+        .into_inner()
+        .models;
+    let vocabulary = models
+        .first()
+        .map(|model| model.vocabulary)
+        .filter(|size| *size > 0)
+        .ok_or_else(|| Failure::refused("the router serves no model yet"))?;
+    let source = Source { random: StdRng::seed_from_u64(plan.seed), vocabulary };
+    let samples = match plan.arrivals {
+        Arrivals::Closed { concurrency } => closed(plan, channel, source, concurrency).await,
+        Arrivals::Poisson { rate } => poisson(plan, channel, source, rate).await,
+        Arrivals::Steady { streams, inject, duration } => {
+            steady(plan, channel, source, streams, inject, duration).await
+        }
+    };
+    Ok(samples)
+}
+
+async fn closed(plan: &Plan, channel: Channel, mut source: Source, concurrency: u32) -> Vec<Sample> {
+    let bar = progress::requests("requests", plan.requests.into());
+    let jobs: Arc<Vec<Job>> =
+        Arc::new((0..plan.requests).map(|_| source.job(plan.prompt, plan.output)).collect());
+    let next = Arc::new(AtomicU32::new(0));
+    let begin = Instant::now();
+    let mut loops = JoinSet::new();
+    for _ in 0..concurrency.min(plan.requests) {
+        let (jobs, next, channel, bar) = (jobs.clone(), next.clone(), channel.clone(), bar.clone());
+        loops.spawn(async move {
+            let mut samples = Vec::new();
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                samples.push(send(channel.clone(), job, begin).await);
+                bar.inc(1);
+            }
+            samples
+        });
+    }
+    let samples = loops.join_all().await.into_iter().flatten().collect();
+    bar.finish_and_clear();
+    samples
+}
+
+async fn poisson(plan: &Plan, channel: Channel, mut source: Source, rate: f64) -> Vec<Sample> {
+    let bar = progress::requests("requests", plan.requests.into());
+    let begin = Instant::now();
+    let mut arrival = Duration::ZERO;
+    let mut running = JoinSet::new();
+    for _ in 0..plan.requests {
+        let job = source.job(plan.prompt, plan.output);
+        let gap = -(1.0 - source.random.random::<f64>()).ln() / rate;
+        arrival += Duration::from_secs_f64(gap);
+        tokio::time::sleep_until((begin + arrival).into()).await;
+        let (channel, bar) = (channel.clone(), bar.clone());
+        running.spawn(async move {
+            let sample = send(channel, &job, begin).await;
+            bar.inc(1);
+            sample
+        });
+    }
+    let samples = running.join_all().await;
+    bar.finish_and_clear();
+    samples
+}
+
+async fn steady(
+    plan: &Plan,
+    channel: Channel,
+    mut source: Source,
+    streams: u32,
+    inject: Option<Injected>,
+    duration: Duration,
+) -> Vec<Sample> {
+    let begin = Instant::now();
+    let end = begin + duration;
+    let bar = progress::requests("seconds", duration.as_secs());
+    let mut running = JoinSet::new();
+    for _ in 0..streams {
+        let seed = source.random.random();
+        let mut source = Source { random: StdRng::seed_from_u64(seed), vocabulary: source.vocabulary };
+        let (channel, prompt, output) = (channel.clone(), plan.prompt, plan.output);
+        running.spawn(async move {
+            let mut samples = Vec::new();
+            // A stream that reaches its length is followed by another, so that the load stays the same.
+            while Instant::now() < end {
+                let job = Job { steady: true, until: Some(end), ..source.job(prompt, output) };
+                let sample = send(channel.clone(), &job, begin).await;
+                let failed = sample.error.is_some();
+                samples.push(sample);
+                if failed {
+                    // A refusing service must not be hammered.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+            samples
+        });
+    }
+    if let Some(inject) = inject {
+        let gap = Duration::from_secs_f64(1.0 / inject.rate);
+        let mut arrival = begin + gap;
+        while arrival < end {
+            tokio::time::sleep_until(arrival.into()).await;
+            bar.set_position(begin.elapsed().as_secs());
+            let job = source.job(inject.prompt, inject.output);
+            let channel = channel.clone();
+            running.spawn(async move { vec![send(channel, &job, begin).await] });
+            arrival += gap;
+        }
+    }
+    let samples = running.join_all().await.into_iter().flatten().collect();
+    bar.finish_and_clear();
+    samples
+}
+
+/// Sends one request and notes its token times. Failures become part of the sample.
+async fn send(channel: Channel, job: &Job, begin: Instant) -> Sample {
+    let start = Instant::now();
+    let mut sample = Sample {
+        steady: job.steady,
+        start: start - begin,
+        tokens: Vec::with_capacity(job.output_tokens as usize),
+        prompt_tokens: job.prompt.len() as u32,
+        error: None,
+    };
+    let request = GenerateRequest {
+        input: Some(Input::Tokens(TokenInput { token_ids: job.prompt.clone() })),
+        sampling: Some(SamplingOptions {
+            temperature: Some(0.0),
+            max_tokens: Some(job.output_tokens),
+            ignore_eos: true,
+            ..SamplingOptions::default()
+        }),
+        ..GenerateRequest::default()
+    };
+    if let Err(status) = stream(channel, request, job.until, start, &mut sample.tokens).await {
+        sample.error = Some(format!("{}: {}", code_name(status.code()), status.message()));
+    }
+    sample
+}
+
+async fn stream(
+    channel: Channel,
+    request: GenerateRequest,
+    until: Option<Instant>,
+    start: Instant,
+    tokens: &mut Vec<Duration>,
+) -> Result<(), tonic::Status> {
+    let mut events = InferenceServiceClient::new(channel).generate(request).await?.into_inner();
+    let end = async {
+        match until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(end);
+    loop {
+        let next = tokio::select! {
+            next = events.message() => next?,
+            () = &mut end => return Ok(()),
+        };
+        match next.and_then(|response| response.event) {
+            Some(Event::Token(token)) => {
+                let arrival = start.elapsed();
+                tokens.extend(token.token_ids.iter().map(|_| arrival));
+            }
+            Some(Event::Finished(_)) => {}
+            Some(Event::Done(_)) => return Ok(()),
+            None => return Err(tonic::Status::internal("the stream ended without a final event")),
+        }
+    }
+}

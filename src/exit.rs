@@ -1,0 +1,69 @@
+//! What a failure means to the shell.
+
+use std::process::ExitCode;
+
+/// A failure with its exit code. 0 is success; clap itself exits with 2.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// 1: something went wrong while running.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+    /// 2: flags, environment or configuration file are wrong.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+    /// 3: the service answered with an error.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
+    }
+    /// 4: nobody answers at the address.
+    pub(crate) fn unreachable(message: impl Into<String>) -> Self {
+        Self { code: 4, message: message.into() }
+    }
+    /// The service's status, as the user should read it.
+    pub(crate) fn from_status(status: &tonic::Status) -> Self {
+        Self::refused(format!("{}: {}", code_name(status.code()), status.message()))
+    }
+    /// Prints the message and gives the code. An empty message has been told already.
+    pub(crate) fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("baton: {}", self.message);
+        }
+        ExitCode::from(self.code)
+    }
+    /// The failure was already told in another form (a JSON event).
+    pub(crate) fn told(mut self) -> Self {
+        self.message.clear();
+        self
+    }
+}
+
+/// gRPC's own name of a code, e.g. `RESOURCE_EXHAUSTED`.
+pub(crate) fn code_name(code: tonic::Code) -> &'static str {
+    use tonic::Code;
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,346 @@
+//! `baton generate`: one request, streamed to standard output.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use baton_proto::v1::generate_request::Input;
+use baton_proto::v1::generate_response::Event;
+use baton_proto::v1::{
+    ChatInput, ChatMessage, DoneEvent, FinishReason, FinishedEvent, GenerateRequest, SamplingOptions,
+    TokenEvent, TokenInput,
+};
+use serde_json::{Value, json};
+
+use crate::args::{Format, GenerateArgs};
+use crate::client;
+use crate::exit::{Failure, code_name};
+
+/// Largest --prompt-file; the router's own limit is lower and names itself.
+const MAX_PROMPT_FILE_BYTES: u64 = 64 << 20;
+
+/// Sends the request and prints events as they arrive.
+pub(crate) async fn run(args: GenerateArgs) -> Result<(), Failure> {
+    let mut printer = Printer::new(&args);
+    let result = stream(&args, &mut printer).await;
+    match result {
+        Ok(()) => Ok(()),
+        Err(failure) => Err(printer.error(failure)),
+    }
+}
+
+async fn stream(args: &GenerateArgs, printer: &mut Printer) -> Result<(), StreamError> {
+    let message = request(args)?;
+    let mut client = client::inference(args.connect.as_deref()).await?;
+    let mut request = tonic::Request::new(message);
+    if let Some(deadline_ms) = args.deadline_ms {
+        request.set_timeout(Duration::from_millis(deadline_ms));
+    }
+    let mut events = client.generate(request).await?.into_inner();
+    let mut done = false;
+    loop {
+        let next = tokio::select! {
+            next = events.message() => next?,
+            _ = tokio::signal::ctrl_c() => {
+                return Err(StreamError::Local(Failure::failed("interrupted")));
+            }
+        };
+        match next.map(|response| response.event) {
+            Some(Some(Event::Token(token))) => printer.token(&token)?,
+            Some(Some(Event::Finished(finished))) => printer.finished(&finished)?,
+            Some(Some(Event::Done(event))) => {
+                printer.done(&event)?;
+                done = true;
+            }
+            // An event of a newer router; what is known still arrives.
+            Some(None) => {}
+            None if done => return Ok(()),
+            None => {
+                let status = tonic::Status::internal("the stream ended without a final event");
+                return Err(status.into());
+            }
+        }
+    }
+}
+
+/// Why the stream ended early.
+enum StreamError {
+    /// The service's answer.
+    Status(Box<tonic::Status>),
+    /// Something on this side.
+    Local(Failure),
+}
+
+impl From<tonic::Status> for StreamError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+impl From<Failure> for StreamError {
+    fn from(failure: Failure) -> Self {
+        Self::Local(failure)
+    }
+}
+
+fn request(args: &GenerateArgs) -> Result<GenerateRequest, Failure> {
+    let input = match (&args.prompt, &args.chat, &args.prompt_file) {
+        (Some(prompt), None, None) => Input::Prompt(prompt.clone()),
+        (None, Some(chat), None) => Input::Chat(chat_input(args.system.as_deref(), chat)),
+        (None, None, Some(path)) => Input::Prompt(read_prompt(path)?),
+        (None, None, None) if !args.token_ids.is_empty() => {
+            Input::Tokens(TokenInput { token_ids: args.token_ids.clone() })
+        }
+        _ => {
+            return Err(Failure::usage(
+                "give exactly one of --prompt, --chat, --prompt-file and --token-ids",
+            ));
+        }
+    };
+    let sampling = SamplingOptions {
+        temperature: Some(args.temperature.unwrap_or(0.0)),
+        top_p: args.top_p,
+        top_k: args.top_k,
+        min_p: args.min_p,
+        seed: args.seed,
+        n: args.n,
+        max_tokens: args.max_tokens,
+        min_tokens: args.min_tokens.unwrap_or(0),
+        presence_penalty: args.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: args.frequency_penalty.unwrap_or(0.0),
+        repetition_penalty: args.repetition_penalty,
+        stop: args.stop.clone(),
+        ignore_eos: args.ignore_eos,
+        logprobs: args.logprobs,
+        ..SamplingOptions::default()
+    };
+    Ok(GenerateRequest { input: Some(input), sampling: Some(sampling), ..GenerateRequest::default() })
+}
+
+fn chat_input(system: Option<&str>, chat: &str) -> ChatInput {
+    let turn = |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };
+    let mut messages: Vec<_> = system.map(|text| turn("system", text)).into_iter().collect();
+    messages.push(turn("user", chat));
+    ChatInput { messages }
+}
+
+fn read_prompt(path: &std::path::Path) -> Result<String, Failure> {
+    let name = path.display();
+    let wrong = |error: std::io::Error| Failure::usage(format!("--prompt-file {name}: {error}"));
+    let source: Box<dyn Read> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).map_err(wrong)?)
+    };
+    let mut text = String::new();
+    source.take(MAX_PROMPT_FILE_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;
+    if text.len() as u64 > MAX_PROMPT_FILE_BYTES {
+        return Err(Failure::usage(format!(
+            "--prompt-file {name} is larger than {MAX_PROMPT_FILE_BYTES} bytes"
+        )));
+    }
+    Ok(text)
+}
+
+/// Prints events in the format asked for.
+struct Printer {
+    format: Format,
+    receipt: bool,
+    choices: u32,
+    /// Several choices interleave, so text mode collects each and prints it whole.
+    texts: Vec<String>,
+}
+
+impl Printer {
+    fn new(args: &GenerateArgs) -> Self {
+        // The router enforces its own limit; this bound only sizes the buffers here.
+        let choices = args.n.unwrap_or(1).clamp(1, baton_sampling::MAX_CHOICES);
+        Self {
+            format: args.format.unwrap_or(Format::Text),
+            receipt: args.receipt,
+            choices,
+            texts: vec![String::new(); choices as usize],
+        }
+    }
+
+    fn token(&mut self, token: &TokenEvent) -> Result<(), Failure> {
+        if self.format == Format::Json {
+            let logprobs: Vec<Value> = token.logprobs.iter().map(logprobs_json).collect();
+            return line(&json!({
+                "event": "token", "choice": token.choice, "position": token.position,
+                "token_ids": token.token_ids, "text": token.text, "logprobs": logprobs,
+            }));
+        }
+        if self.choices == 1 {
+            return write_out(&token.text);
+        }
+        if let Some(text) = self.texts.get_mut(token.choice as usize) {
+            text.push_str(&token.text);
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, finished: &FinishedEvent) -> Result<(), Failure> {
+        if self.format == Format::Json {
+            let mut event = json!({
+                "event": "finished", "choice": finished.choice,
+                "finish_reason": finish_reason(finished.finish_reason()),
+                "completion_tokens": finished.completion_tokens,
+            });
+            if !finished.stop.is_empty() {
+                event["stop"] = json!(finished.stop);
+            }
+            return line(&event);
+        }
+        if self.choices == 1 {
+            return write_out("\n");
+        }
+        let text = self.texts.get(finished.choice as usize).map_or("", String::as_str);
+        write_out(&format!("[{}] {text}\n", finished.choice))
+    }
+
+    fn done(&mut self, done: &DoneEvent) -> Result<(), Failure> {
+        if self.format == Format::Json {
+            return line(&json!({ "event": "done", "usage": usage_json(done), "receipt": receipt_json(done) }));
+        }
+        if self.receipt {
+            eprint!("\n{}", receipt_text(done));
+        }
+        Ok(())
+    }
+
+    fn error(&mut self, error: StreamError) -> Failure {
+        let (failure, code, message) = match error {
+            StreamError::Status(status) => {
+                let code = code_name(status.code());
+                (Failure::from_status(&status), code, status.message().to_owned())
+            }
+            StreamError::Local(failure) => return failure,
+        };
+        if self.format != Format::Json {
+            return failure;
+        }
+        match line(&json!({ "event": "error", "code": code, "message": message })) {
+            Ok(()) => failure.told(),
+            Err(broken) => broken,
+        }
+    }
+}
+
+fn line(value: &Value) -> Result<(), Failure> {
+    write_out(&format!("{value}\n"))
+}
+
+fn write_out(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::failed(format!("cannot write the output: {error}")))
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Unspecified => "unspecified",
+    }
+}
+
+fn logprobs_json(logprobs: &baton_proto::v1::TokenLogprobs) -> Value {
+    let top: Vec<Value> = logprobs
+        .top
+        .iter()
+        .map(|entry| {
+            json!({
+                "token_id": entry.token_id, "logprob": entry.logprob,
+                "text": entry.text, "bytes": entry.text_bytes,
+            })
+        })
+        .collect();
+    json!({ "logprob": logprobs.chosen, "top": top })
+}
+
+fn usage_json(done: &DoneEvent) -> Value {
+    let usage = done.usage.unwrap_or_default();
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+    })
+}
+
+/// The receipt with the names of baton.v1.
+fn receipt_json(done: &DoneEvent) -> Value {
+    let receipt = done.receipt.clone().unwrap_or_default();
+    let attempts: Vec<Value> = receipt
+        .attempts
+        .iter()
+        .map(|attempt| {
+            json!({
+                "attempt": attempt.attempt, "prefill_worker": attempt.prefill_worker,
+                "decode_worker": attempt.decode_worker, "reason": attempt.reason, "failure": attempt.failure,
+            })
+        })
+        .collect();
+    json!({
+        "request_id": receipt.request_id,
+        "request_label": receipt.request_label,
+        "seed": receipt.seed,
+        "admission_us": receipt.admission_us,
+        "queue_us": receipt.queue_us,
+        "prefill_us": receipt.prefill_us,
+        "grant_wait_us": receipt.grant_wait_us,
+        "transfer_us": receipt.transfer_us,
+        "transfer_bytes": receipt.transfer_bytes,
+        "transfer_overlap": receipt.transfer_overlap,
+        "transport": receipt.transport,
+        "landing_us": receipt.landing_us,
+        "ttft_us": receipt.ttft_us,
+        "itl_mean_us": receipt.itl_mean_us,
+        "itl_max_us": receipt.itl_max_us,
+        "end_to_end_us": receipt.end_to_end_us,
+        "cached_tokens": receipt.cached_tokens,
+        "decode_cached_tokens": receipt.decode_cached_tokens,
+        "preemptions": receipt.preemptions,
+        "attempts": attempts,
+    })
+}
+
+fn receipt_text(done: &DoneEvent) -> String {
+    use std::fmt::Write as _;
+    let usage = done.usage.unwrap_or_default();
+    let receipt = done.receipt.clone().unwrap_or_default();
+    let ms = |us: u64| us as f64 / 1000.0;
+    let mut text = String::from("receipt\n");
+    let mut row = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {name:<14}{value}");
+    };
+    row("tokens", format!(
+        "{} prompt ({} cached), {} completion, seed {}",
+        usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, receipt.seed
+    ));
+    for attempt in &receipt.attempts {
+        let names = [attempt.prefill_worker.as_str(), attempt.decode_worker.as_str()];
+        let path: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        let failure = if attempt.failure.is_empty() { String::new() } else { format!(", failed: {}", attempt.failure) };
+        row("placement", format!("{} ({}{failure})", path.join(" -> "), attempt.reason));
+    }
+    row("admission", format!("{:.2} ms", ms(receipt.admission_us)));
+    row("queue", format!("{:.2} ms", ms(receipt.queue_us)));
+    row("prefill", format!("{:.2} ms", ms(receipt.prefill_us)));
+    row("grant wait", format!("{:.2} ms", ms(receipt.grant_wait_us)));
+    if receipt.transfer_bytes > 0 {
+        row("transfer", format!(
+            "{:.2} ms, {:.2} MiB over {}, {:.0}% while prefill computed",
+            ms(receipt.transfer_us),
+            receipt.transfer_bytes as f64 / f64::from(1 << 20),
+            receipt.transport,
+            receipt.transfer_overlap * 100.0
+        ));
+    }
+    row("landing", format!("{:.2} ms", ms(receipt.landing_us)));
+    row("TTFT", format!("{:.2} ms", ms(receipt.ttft_us)));
+    row("ITL", format!("{:.2} ms mean, {:.2} ms max", ms(receipt.itl_mean_us), ms(receipt.itl_max_us)));
+    row("end to end", format!("{:.2} ms", ms(receipt.end_to_end_us)));
+    text
+}

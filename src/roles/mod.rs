@@ -1,0 +1,56 @@
+//! `baton router`, `baton prefill`, `baton decode`: one role in this process.
+//!
+//! Each prints one line, `ready role=… grpc=ADDR …`, to standard output once it can be used.
+
+mod router;
+mod worker;
+
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::Failure;
+
+pub(crate) use router::router;
+pub(crate) use worker::{decode, prefill};
+
+/// Resolves on Ctrl-C, SIGTERM or, if the supervisor holds standard input open, its end. A second
+/// signal ends the process at once.
+async fn shutdown(with_stdin: bool) -> Result<(), Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
+    };
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = stdin_closed(), if with_stdin => {}
+    }
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::warn!("second signal: ending at once");
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+async fn stdin_closed() {
+    let mut stdin = tokio::io::stdin();
+    let mut bytes = [0; 64];
+    while matches!(stdin.read(&mut bytes).await, Ok(1..)) {}
+}
+
+/// Prints the ready line; nobody reading it is no failure.
+fn tell_ready(line: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "ready {line}").and_then(|()| out.flush());
+}
+
+/// Parses an address to listen on.
+fn socket_address(flag: &str, value: &str) -> Result<std::net::SocketAddr, Failure> {
+    value.parse().map_err(|_| Failure::usage(format!("{flag} is {value:?}, expected IP:PORT, e.g. 127.0.0.1:7070")))
+}

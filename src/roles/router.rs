@@ -1,0 +1,86 @@
+//! The router in this process: arguments become its configuration, model metadata and membership.
+
+use std::path::Path;
+use std::time::Duration;
+
+use baton_cluster::{Membership, StaticList};
+use baton_model_file::ModelFile;
+use baton_router::{Router, RouterConfig, ServedModel};
+use tokio::net::TcpListener;
+
+use crate::args::RouterArgs;
+use crate::client::DEFAULT_ROUTER;
+use crate::exit::Failure;
+
+use super::{shutdown, socket_address, tell_ready};
+
+/// Largest static list.
+const MAX_LIST_BYTES: u64 = 1 << 20;
+
+/// Runs a router until it is told to end.
+pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
+    let config = config(&args)?;
+    let model = args.model.as_deref().ok_or_else(|| {
+        Failure::usage("--model PATH is needed: the router reads its tokenizer and metadata")
+    })?;
+    let model = read_model(model)?;
+    let membership = membership(args.membership.as_deref().unwrap_or("embedded"))?;
+    let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
+    let address = socket_address("--listen", listen)?;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
+    let name = model.name().to_owned();
+    let router = Router::new(config, model, membership).map_err(|error| Failure::usage(error.to_string()))?;
+    tracing::info!("router for {name} listens on {address}");
+    tell_ready(&format!("role=router grpc={address}"));
+    let supervised = args.exit_with_stdin.unwrap_or(false);
+    let end = async move {
+        if let Err(failure) = shutdown(supervised).await {
+            tracing::error!("{failure:?}");
+        }
+    };
+    router.serve(listener, end).await.map_err(|error| Failure::failed(error.to_string()))
+}
+
+fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
+    let defaults = RouterConfig::default();
+    let config = RouterConfig {
+        local_prefill_tokens: args.local_prefill_tokens.unwrap_or(defaults.local_prefill_tokens),
+        max_running: args.max_running.unwrap_or(defaults.max_running),
+        max_waiting: args.max_waiting.unwrap_or(defaults.max_waiting),
+        grant_wait: args.grant_wait_ms.map_or(defaults.grant_wait, Duration::from_millis),
+        ..defaults
+    };
+    config.validate().map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn read_model(path: &Path) -> Result<ServedModel, Failure> {
+    let wrong = |error: String| Failure::failed(format!("--model {}: {error}", path.display()));
+    let file = ModelFile::open(path).map_err(|error| wrong(error.to_string()))?;
+    for warning in file.warnings() {
+        tracing::warn!("{}: {warning}", path.display());
+    }
+    ServedModel::new(&file).map_err(|error| wrong(error.to_string()))
+}
+
+/// `embedded` or `static:FILE`.
+fn membership(how: &str) -> Result<Membership, Failure> {
+    if how == "embedded" {
+        return Ok(Membership::embedded());
+    }
+    let Some(path) = how.strip_prefix("static:") else {
+        return Err(Failure::usage(format!("--membership is {how:?}, expected embedded or static:FILE")));
+    };
+    let wrong = |error: String| Failure::usage(format!("--membership static:{path}: {error}"));
+    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if length > MAX_LIST_BYTES {
+        return Err(wrong(format!("{length} bytes, at most {MAX_LIST_BYTES} are read")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    Ok(Membership::static_list(list))
+}

@@ -1,0 +1,179 @@
+//! A worker in this process: arguments become options, stages become a progress bar and a ready line.
+
+use std::path::PathBuf;
+
+use baton_decode_worker::DecodeWorker;
+use baton_kv_cache::KvDtype;
+use baton_kv_transfer::TransportChoice;
+use baton_prefill_worker::PrefillWorker;
+use baton_proto::domain::WorkerRole;
+use baton_proto::ids::WorkerId;
+use baton_worker::{Membership, PoolSize, Stage, WorkerError, WorkerOptions};
+
+use crate::args::{KvDtypeArg, TransportArg, WorkerArgs};
+use crate::exit::Failure;
+use crate::progress;
+
+use super::{shutdown, socket_address, tell_ready};
+
+/// Runs a prefill worker until it is told to end.
+pub(crate) async fn prefill(args: WorkerArgs) -> Result<(), Failure> {
+    let supervised = args.exit_with_stdin.unwrap_or(false);
+    let options = options(args, WorkerRole::Prefill)?;
+    let (observer, end) = (observer("prefill", supervised), end(supervised));
+    PrefillWorker::run(options, observer, end).await.map_err(|error| failure(&error))
+}
+
+/// Runs a decode worker until it is told to end.
+pub(crate) async fn decode(args: WorkerArgs) -> Result<(), Failure> {
+    let supervised = args.exit_with_stdin.unwrap_or(false);
+    let options = options(args, WorkerRole::Decode)?;
+    let (observer, end) = (observer("decode", supervised), end(supervised));
+    DecodeWorker::run(options, observer, end).await.map_err(|error| failure(&error))
+}
+
+async fn end(supervised: bool) {
+    if let Err(failure) = shutdown(supervised).await {
+        tracing::error!("{failure:?}");
+    }
+}
+
+fn failure(error: &WorkerError) -> Failure {
+    match error {
+        WorkerError::Option { .. } => Failure::usage(format!("--{error}")),
+        _ => Failure::failed(error.to_string()),
+    }
+}
+
+/// Supervised workers load beside each other: their bars would overwrite one another.
+fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
+    let bar = progress::bytes("loading", !supervised);
+    let mut told = false;
+    move |stage| match stage {
+        Stage::Listening(address) => tracing::info!("{role} worker listens on {address}"),
+        Stage::Loading { done_bytes, total_bytes } => {
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
+        }
+        Stage::Ready(info) => {
+            bar.finish_and_clear();
+            if !told {
+                told = true;
+                tell_ready(&format!("role={role} grpc={} worker={}", info.address, info.worker_id));
+            }
+        }
+        Stage::Draining { legs } => tracing::info!("{role} worker drains, {legs} requests still run"),
+    }
+}
+
+fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure> {
+    let (name, default_budget) = match role {
+        WorkerRole::Prefill => ("prefill", 256),
+        WorkerRole::Decode => ("decode", 128),
+    };
+    let model = args.model.ok_or_else(|| {
+        Failure::usage("--model PATH is needed: a GGUF file or a Hugging Face directory")
+    })?;
+    let worker_id = args.worker_id.unwrap_or_else(|| default_id(name));
+    let worker_id = WorkerId::new(&worker_id).ok_or_else(|| {
+        Failure::usage(format!("--worker-id is {worker_id:?}, allowed: 1 to 64 of A-Z a-z 0-9 . _ -"))
+    })?;
+    let mut options = WorkerOptions::new(model, worker_id);
+    if let Some(listen) = &args.listen {
+        options.listen = socket_address("--listen", listen)?;
+        options.transfer_listen.set_ip(options.listen.ip());
+    }
+    let all_interfaces = options.listen.ip().is_unspecified();
+    if all_interfaces && args.advertise.is_none() {
+        return Err(Failure::usage(format!(
+            "--listen {} takes every interface, so --advertise HOST must say which one others use",
+            options.listen
+        )));
+    }
+    if let Some(advertise) = &args.advertise {
+        let host = advertise.rsplit_once(':').map_or(advertise.as_str(), |(host, _)| host);
+        options.transfer_advertise = Some(host.to_owned());
+        options.advertise = Some(advertise.clone());
+    }
+    options.membership = args.router.map_or(Membership::Static, Membership::Router);
+    options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
+    options.page_size = args.page_size.unwrap_or(options.page_size);
+    options.kv_dtype = match args.kv_dtype.unwrap_or(KvDtypeArg::Bf16) {
+        KvDtypeArg::Bf16 => KvDtype::Bf16,
+        KvDtypeArg::F16 => KvDtype::F16,
+        KvDtypeArg::F32 => KvDtype::F32,
+    };
+    options.threads = args.threads.unwrap_or_else(default_threads);
+    options.cpus = args.cpus.as_deref().map(parse_cpus).transpose()?.unwrap_or_default();
+    options.token_budget = args.token_budget.unwrap_or(default_budget);
+    options.max_chunk = options.token_budget;
+    options.max_batch = args.max_batch.unwrap_or(options.max_batch.min(options.token_budget));
+    options.transports = match args.transport.unwrap_or(TransportArg::Auto) {
+        TransportArg::Auto => TransportChoice::Auto,
+        TransportArg::Shm => TransportChoice::Shm,
+        TransportArg::Tcp => TransportChoice::Tcp,
+    };
+    options.runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    Ok(options)
+}
+
+fn default_id(role: &str) -> String {
+    let host: String = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(32)
+        .collect();
+    format!("{role}-{host}-{}", std::process::id())
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// `0,2,4-7`
+fn parse_cpus(text: &str) -> Result<Vec<usize>, Failure> {
+    const MAX_CPU: usize = 4095;
+    let wrong = || {
+        Failure::usage(format!("--cpus is {text:?}, expected numbers and ranges up to {MAX_CPU}, e.g. 0,2,4-7"))
+    };
+    let number = |part: &str| part.trim().parse::<usize>().ok().filter(|cpu| *cpu <= MAX_CPU).ok_or_else(wrong);
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last {
+            return Err(wrong());
+        }
+        cpus.extend(first..=last);
+    }
+    Ok(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_are_numbers_and_ranges() {
+        assert_eq!(parse_cpus("0,2,4-6").ok(), Some(vec![0, 2, 4, 5, 6]));
+        for wrong in ["", "a", "3-1", "0-99999", "-1"] {
+            assert!(parse_cpus(wrong).is_err(), "{wrong:?} must be refused");
+        }
+    }
+
+    #[test]
+    fn listening_everywhere_needs_an_address_to_tell() {
+        let args = WorkerArgs {
+            model: Some("m".into()),
+            listen: Some("0.0.0.0:0".into()),
+            ..WorkerArgs::default()
+        };
+        assert!(options(args.clone(), WorkerRole::Decode).is_err());
+        let told = WorkerArgs { advertise: Some("host-1:7071".into()), ..args };
+        let options = options(told, WorkerRole::Decode).ok().expect("valid");
+        assert_eq!(options.transfer_advertise.as_deref(), Some("host-1"));
+    }
+}

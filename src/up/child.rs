@@ -1,0 +1,166 @@
+//! One supervised child: started, waited for, restarted, ended.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::sync::{oneshot, watch};
+
+use crate::exit::Failure;
+
+/// Longest time to become ready: a large model loads from a slow disk.
+const START_LIMIT: Duration = Duration::from_secs(600);
+/// Time to drain after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// First and longest wait before a restart.
+const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A child that ran this long has recovered: its next restart is quick again.
+const RECOVERED: Duration = Duration::from_secs(30);
+
+/// What a child's ready line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ready {
+    /// `host:port` of its gRPC services.
+    pub(crate) address: String,
+}
+
+/// How to start one child, again and again.
+#[derive(Debug, Clone)]
+pub(crate) struct Child {
+    /// Name for messages, e.g. `decode-0`.
+    pub(crate) name: String,
+    /// Command-line arguments of this same binary.
+    pub(crate) arguments: Vec<String>,
+    /// Flag that takes the address to listen on, set to the first one after a restart so that
+    /// peers find the child again.
+    pub(crate) keeps_address: bool,
+}
+
+impl Child {
+    /// Runs the child until `stopping`. `told` hears of the first readiness; a child that ends before
+    /// it was ever ready is a failure, a later end is told and mended.
+    pub(crate) async fn supervise(
+        mut self,
+        told: oneshot::Sender<Ready>,
+        mut stopping: watch::Receiver<bool>,
+    ) -> Result<(), Failure> {
+        let mut told = Some(told);
+        let mut wait = RESTART_WAIT.0;
+        loop {
+            let started = Instant::now();
+            let mut process = self.spawn()?;
+            // Held open for the child's lifetime: its end is the child's signal to end.
+            let stdin = process.stdin.take();
+            let lines = process.stdout.take().map(|out| BufReader::new(out).lines());
+            let ready = async {
+                let mut lines = lines?;
+                let line = lines.next_line().await.ok()??;
+                let ready = parse_ready(&line);
+                // Later output would block the child if nobody read it.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                ready
+            };
+            let ready = tokio::select! {
+                ready = tokio::time::timeout(START_LIMIT, ready) => ready.ok().flatten(),
+                () = stopped(&mut stopping) => return self.end(process, stdin).await,
+            };
+            if let Some(ready) = ready {
+                if self.keeps_address {
+                    self.listen_on(&ready.address);
+                }
+                if let Some(told) = told.take() {
+                    let _ = told.send(ready);
+                }
+            }
+            let status = tokio::select! {
+                status = process.wait() => status,
+                () = stopped(&mut stopping) => return self.end(process, stdin).await,
+            };
+            let how = status.as_ref().map_or_else(ToString::to_string, describe);
+            if told.is_some() {
+                return Err(Failure::failed(format!("{} did not start: {how}", self.name)));
+            }
+            if started.elapsed() > RECOVERED {
+                wait = RESTART_WAIT.0;
+            }
+            tracing::warn!("{} ended: {how}; starting it again in {wait:?}", self.name);
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stopped(&mut stopping) => return Ok(()),
+            }
+            wait = (wait * 2).min(RESTART_WAIT.1);
+        }
+    }
+
+    fn spawn(&self) -> Result<tokio::process::Child, Failure> {
+        let cannot = |error: std::io::Error| Failure::failed(format!("cannot start {}: {error}", self.name));
+        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        // The supervisor has resolved the environment into flags; only the log filter goes on.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("BATON_") && name != "BATON_LOG" {
+                command.env_remove(name);
+            }
+        }
+        command.spawn().map_err(cannot)
+    }
+
+    fn listen_on(&mut self, address: &str) {
+        if let Some(flag) = self.arguments.iter().position(|argument| argument == "--listen") {
+            self.arguments[flag + 1] = address.to_owned();
+        }
+    }
+
+    async fn end(
+        &self,
+        mut process: tokio::process::Child,
+        stdin: Option<tokio::process::ChildStdin>,
+    ) -> Result<(), Failure> {
+        let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            // It may have ended by itself in between, which is what is wanted.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if tokio::time::timeout(STOP_LIMIT, process.wait()).await.is_err() {
+            tracing::warn!("{} did not end within {STOP_LIMIT:?} and is killed", self.name);
+            let _ = process.kill().await;
+        }
+        drop(stdin);
+        Ok(())
+    }
+}
+
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // A supervisor that is gone stops its children too.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+/// `ready … grpc=ADDR …`
+fn parse_ready(line: &str) -> Option<Ready> {
+    let rest = line.strip_prefix("ready ")?;
+    let address = rest.split(' ').find_map(|part| part.strip_prefix("grpc="))?;
+    Some(Ready { address: address.to_owned() })
+}
+
+fn describe(status: &ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended in an unknown way".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_lines_are_understood_and_others_are_not() {
+        let ready = parse_ready("ready role=router grpc=127.0.0.1:7070");
+        assert_eq!(ready, Some(Ready { address: "127.0.0.1:7070".into() }));
+        assert_eq!(parse_ready("already grpc=x"), None);
+        assert_eq!(parse_ready("ready role=router"), None);
+    }
+}
