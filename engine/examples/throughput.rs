@@ -3,7 +3,9 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
-use baton_engine::{Batch, CpuEngine, CpuModel, CpuOptions, SequenceSlice, StepEngine, anonymous_memory};
+use baton_engine::{
+    Batch, CpuEngine, CpuModel, CpuOptions, SequenceSlice, StepEngine, anonymous_memory,
+};
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::ModelFile;
 
@@ -12,16 +14,31 @@ const CONTEXT: usize = 256;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let path = arguments.get(1).expect("usage: throughput MODEL [threads] [seconds]");
-    let number = |at: usize, default: f64| arguments.get(at).map_or(default, |text| text.parse().expect("a number"));
+    let path = arguments
+        .get(1)
+        .expect("usage: throughput MODEL [threads] [seconds]");
+    let number = |at: usize, default: f64| {
+        arguments
+            .get(at)
+            .map_or(default, |text| text.parse().expect("a number"))
+    };
     let (threads, seconds) = (number(2, 2.0) as usize, number(3, 2.0));
-    let options =
-        CpuOptions { threads, cpus: Vec::new(), max_step_tokens: 512, max_step_rows: 32, isa: None };
+    let options = CpuOptions {
+        threads,
+        cpus: Vec::new(),
+        max_step_tokens: 512,
+        max_step_rows: 32,
+        isa: None,
+    };
 
     let started = Instant::now();
     let file = ModelFile::open(Path::new(path)).expect("the model opens");
     let model = Arc::new(CpuModel::load(&file, &options, &mut |_, _| {}).expect("the model loads"));
-    println!("load: {:.0} ms, packed {:.1} MB", started.elapsed().as_secs_f64() * 1e3, model.packed_bytes() as f64 / 1e6);
+    println!(
+        "load: {:.0} ms, packed {:.1} MB",
+        started.elapsed().as_secs_f64() * 1e3,
+        model.packed_bytes() as f64 / 1e6
+    );
     let layout = model.kv_layout(PAGE_SIZE, 1024, KvDtype::Bf16);
     let memory = anonymous_memory(layout.region_bytes()).expect("memory");
     let mut engine = CpuEngine::new(model, layout, memory, &options).expect("the engine starts");
@@ -56,7 +73,9 @@ fn measure(seconds: f64, tokens: usize, mut run: impl FnMut()) -> f64 {
 fn pages(stream: usize, tokens: usize) -> Vec<PageIndex> {
     let count = tokens.div_ceil(PAGE_SIZE as usize);
     let first = stream * (CONTEXT / PAGE_SIZE as usize + 1);
-    (first..first + count).map(|page| PageIndex(page as u32)).collect()
+    (first..first + count)
+        .map(|page| PageIndex(page as u32))
+        .collect()
 }
 
 fn prefill(engine: &mut CpuEngine, stream: usize, tokens: usize) {
@@ -64,16 +83,44 @@ fn prefill(engine: &mut CpuEngine, stream: usize, tokens: usize) {
     let ids: Vec<u32> = (0..tokens).map(|at| (at * 7 % 40_000) as u32).collect();
     for (chunk, token_ids) in ids.chunks(512).enumerate() {
         let position = chunk as u32 * 512;
-        let slice = SequenceSlice { token_ids, position, pages: &pages, logits: position as usize + token_ids.len() == tokens };
-        engine.step(&Batch { copies: &[], slices: &[slice] }, &mut |_| {}).expect("a step");
+        let slice = SequenceSlice {
+            token_ids,
+            position,
+            pages: &pages,
+            logits: position as usize + token_ids.len() == tokens,
+        };
+        engine
+            .step(
+                &Batch {
+                    copies: &[],
+                    slices: &[slice],
+                },
+                &mut |_| {},
+            )
+            .expect("a step");
     }
 }
 
 fn decode(engine: &mut CpuEngine, streams: usize) {
-    let tables: Vec<_> = (0..streams).map(|stream| pages(stream, CONTEXT + 1)).collect();
+    let tables: Vec<_> = (0..streams)
+        .map(|stream| pages(stream, CONTEXT + 1))
+        .collect();
     let slices: Vec<_> = tables
         .iter()
-        .map(|pages| SequenceSlice { token_ids: &[77], position: CONTEXT as u32, pages, logits: true })
+        .map(|pages| SequenceSlice {
+            token_ids: &[77],
+            position: CONTEXT as u32,
+            pages,
+            logits: true,
+        })
         .collect();
-    engine.step(&Batch { copies: &[], slices: &slices }, &mut |_| {}).expect("a step");
+    engine
+        .step(
+            &Batch {
+                copies: &[],
+                slices: &slices,
+            },
+            &mut |_| {},
+        )
+        .expect("a step");
 }

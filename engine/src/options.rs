@@ -38,7 +38,9 @@ impl Isa {
 
     /// The best instruction set that this machine can run.
     pub fn detect() -> Self {
-        *Self::available().last().expect("the portable one is always there")
+        *Self::available()
+            .last()
+            .expect("the portable one is always there")
     }
 
     /// Name as the command line writes it.
@@ -112,5 +114,8 @@ fn check(option: &'static str, value: usize, limit: usize) -> Result<(), EngineE
     if (1..=limit).contains(&value) {
         return Ok(());
     }
-    Err(EngineError::Option { option, reason: format!("{value} is outside 1..={limit}") })
+    Err(EngineError::Option {
+        option,
+        reason: format!("{value} is outside 1..={limit}"),
+    })
 }

@@ -18,7 +18,12 @@ struct Item {
 
 fn items() -> Vec<Item> {
     let list = |value: &serde_json::Value| -> Vec<f64> {
-        value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+        value
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|x| x.as_f64().expect("a number"))
+            .collect()
     };
     let ids = |value: &serde_json::Value| list(value).iter().map(|id| *id as u32).collect();
     reference()["items"]
@@ -48,7 +53,9 @@ fn gap_error(item: &Item, logits: &[f32]) -> f64 {
 fn real_model_agrees_with_the_reference() {
     let tolerance = reference()["tolerance"].clone();
     let largest_gap = tolerance["gap"].as_f64().expect("tolerance.gap");
-    let greedy_margin = tolerance["greedy_margin"].as_f64().expect("tolerance.greedy_margin");
+    let greedy_margin = tolerance["greedy_margin"]
+        .as_f64()
+        .expect("tolerance.greedy_margin");
     let items = items();
     let model = load(&real_model());
     let pages = 400;
@@ -70,11 +77,18 @@ fn real_model_agrees_with_the_reference() {
     }
 
     // Teacher-forced: all items decode together, each fed the reference's own tokens.
-    let longest = items.iter().map(|item| item.continuation.len()).max().expect("items");
+    let longest = items
+        .iter()
+        .map(|item| item.continuation.len())
+        .max()
+        .expect("items");
     let mut checked = 0;
     let mut disagreed: f64 = 0.0;
     for at in 0..longest {
-        for (item, _, logits) in running.iter().filter(|(item, ..)| at < item.continuation.len()) {
+        for (item, _, logits) in running
+            .iter()
+            .filter(|(item, ..)| at < item.continuation.len())
+        {
             let (ours, theirs) = (argmax(logits), item.continuation[at] as usize);
             checked += 1;
             if ours != theirs {
@@ -82,7 +96,8 @@ fn real_model_agrees_with_the_reference() {
                 assert!(
                     item.margins[at] < greedy_margin,
                     "{} step {at}: token {ours} instead of {theirs}, whose margin is {}",
-                    item.name, item.margins[at]
+                    item.name,
+                    item.margins[at]
                 );
             }
         }
@@ -92,14 +107,25 @@ fn real_model_agrees_with_the_reference() {
             .map(|(item, sequence, _)| (sequence, &item.continuation[at..=at]))
             .collect();
         let rows = step(&mut engine, &mut parts);
-        running.iter_mut().zip(rows).for_each(|((.., logits), row)| *logits = row);
+        running
+            .iter_mut()
+            .zip(rows)
+            .for_each(|((.., logits), row)| *logits = row);
     }
-    assert_eq!(checked, items.iter().map(|item| item.continuation.len()).sum::<usize>());
+    assert_eq!(
+        checked,
+        items
+            .iter()
+            .map(|item| item.continuation.len())
+            .sum::<usize>()
+    );
 
     gaps.sort_by(f64::total_cmp);
     let (median, largest) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
-    println!("gap error: median {median:.3}, largest {largest:.3}; {checked} greedy tokens, \
-              largest margin among those that differ {disagreed:.3}");
+    println!(
+        "gap error: median {median:.3}, largest {largest:.3}; {checked} greedy tokens, \
+              largest margin among those that differ {disagreed:.3}"
+    );
     assert!(median <= 0.21, "median gap error {median}");
     assert!(largest <= largest_gap, "largest gap error {largest}");
 }

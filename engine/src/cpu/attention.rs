@@ -50,7 +50,11 @@ pub(crate) struct Query<'a> {
 
 /// Tokens of one task for a group of this size.
 pub(crate) const fn task_tokens(group: usize) -> usize {
-    if group >= TASK_ROWS { 1 } else { TASK_ROWS / group }
+    if group >= TASK_ROWS {
+        1
+    } else {
+        TASK_ROWS / group
+    }
 }
 
 /// Working memory of one thread.
@@ -97,7 +101,8 @@ pub(crate) unsafe fn attend(isa: Isa, pages: &Pages, query: &Query<'_>, scratch:
     let head_dim = layout.head_dim as usize;
     let rows = query.tokens * query.group;
     assert!(rows <= scratch.totals.len() && head_dim.next_multiple_of(LANES) == scratch.width);
-    let whole_vectors = head_dim.is_multiple_of(LANES) && (layout.page_size as usize).is_multiple_of(LANES);
+    let whole_vectors =
+        head_dim.is_multiple_of(LANES) && (layout.page_size as usize).is_multiple_of(LANES);
     // SAFETY: the caller's promise; `scratch` is large enough, as asserted.
     unsafe {
         if whole_vectors && layout.dtype == KvDtype::Bf16 {
@@ -133,7 +138,13 @@ trait Tile {
     ///
     /// # Safety
     /// The page table covers them, and they stay unwritten while the tile is used.
-    unsafe fn open(pages: &Pages, query: &Query<'_>, start: usize, count: usize, scratch: &mut Scratch) -> Self;
+    unsafe fn open(
+        pages: &Pages,
+        query: &Query<'_>,
+        start: usize,
+        count: usize,
+        scratch: &mut Scratch,
+    ) -> Self;
     /// Dimensions `2 * pair` and `2 * pair + 1` of 16 keys.
     ///
     /// # Safety
@@ -156,8 +167,17 @@ struct InPlace {
 
 impl Tile for InPlace {
     #[inline(always)]
-    unsafe fn open(pages: &Pages, query: &Query<'_>, start: usize, count: usize, _: &mut Scratch) -> Self {
-        let (page_size, head_dim) = (pages.layout().page_size as usize, pages.layout().head_dim as usize);
+    unsafe fn open(
+        pages: &Pages,
+        query: &Query<'_>,
+        start: usize,
+        count: usize,
+        _: &mut Scratch,
+    ) -> Self {
+        let (page_size, head_dim) = (
+            pages.layout().page_size as usize,
+            pages.layout().head_dim as usize,
+        );
         let mut tile = Self {
             keys: [std::ptr::null(); VECTORS],
             key_stride: 2 * page_size,
@@ -167,7 +187,11 @@ impl Tile for InPlace {
         for vector in 0..count.div_ceil(LANES) {
             let position = start + vector * LANES;
             let slot = position % page_size;
-            let (keys, values) = pages.head(query.layer, query.pages[position / page_size], query.kv_head);
+            let (keys, values) = pages.head(
+                query.layer,
+                query.pages[position / page_size],
+                query.kv_head,
+            );
             // SAFETY: 16 slots from `slot` on are inside the page, as both are multiples of 16.
             unsafe {
                 tile.keys[vector] = keys.cast::<u16>().add(2 * slot);
@@ -216,7 +240,11 @@ impl Tile for Gathered {
                 KvDtype::F32 => gather::<f32>(pages, query, start, count, scratch),
             }
         }
-        Self { keys: scratch.keys.as_ptr(), values: scratch.values.as_ptr(), width: scratch.width }
+        Self {
+            keys: scratch.keys.as_ptr(),
+            values: scratch.values.as_ptr(),
+            width: scratch.width,
+        }
     }
     #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> (V, V) {
@@ -247,7 +275,10 @@ unsafe fn gather<E: Element>(
     count: usize,
     scratch: &mut Scratch,
 ) {
-    let (page_size, head_dim) = (pages.layout().page_size as usize, pages.layout().head_dim as usize);
+    let (page_size, head_dim) = (
+        pages.layout().page_size as usize,
+        pages.layout().head_dim as usize,
+    );
     for key in 0..count {
         let (page, slot) = ((start + key) / page_size, (start + key) % page_size);
         let (keys, values) = pages.head(query.layer, query.pages[page], query.kv_head);
@@ -255,9 +286,13 @@ unsafe fn gather<E: Element>(
         for dimension in 0..head_dim {
             // SAFETY: `paired` stays inside the head's matrices.
             unsafe {
-                let value = values.add(paired(slot, dimension, page_size, head_dim)).read();
+                let value = values
+                    .add(paired(slot, dimension, page_size, head_dim))
+                    .read();
                 scratch.values[key * scratch.width + dimension] = value.widen();
-                let value = keys.add(paired(dimension, slot, head_dim, page_size)).read();
+                let value = keys
+                    .add(paired(dimension, slot, head_dim, page_size))
+                    .read();
                 scratch.keys[dimension * TILE + key] = value.widen();
             }
         }
@@ -299,7 +334,9 @@ unsafe fn all_tiles<V: Lanes, T: Tile>(pages: &Pages, query: &Query<'_>, scratch
             std::slice::from_raw_parts_mut(token.add(row % query.group * head_dim), head_dim)
         };
         let sums = &scratch.sums[row * scratch.width..][..head_dim];
-        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
+        out.iter_mut()
+            .zip(sums)
+            .for_each(|(out, sum)| *out = sum / total);
     }
 }
 
@@ -316,7 +353,13 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
     row: usize,
     scratch: &mut Scratch,
 ) {
-    let Query { position, group, queries, query_stride, .. } = *query;
+    let Query {
+        position,
+        group,
+        queries,
+        query_stride,
+        ..
+    } = *query;
     // Keys of the tile that each row sees.
     let seen: [usize; R] =
         std::array::from_fn(|r| TILE.min(position + (row + r) / group + 1 - start));
@@ -326,7 +369,15 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
     });
     let scores = scratch.scores.as_mut_ptr();
     // SAFETY: the last row sees the most keys; the tile was opened for at least as many.
-    unsafe { score::<V, T, R>(tile, queries, head_dim / 2, seen[R - 1].div_ceil(LANES), scores) };
+    unsafe {
+        score::<V, T, R>(
+            tile,
+            queries,
+            head_dim / 2,
+            seen[R - 1].div_ceil(LANES),
+            scores,
+        )
+    };
     let mut kept = [0.0; R];
     for r in 0..R {
         let (largest, total) = (&mut scratch.largest[row + r], &mut scratch.totals[row + r]);
@@ -343,9 +394,25 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
         while column < columns {
             let many = if columns - column >= 4 { 4 } else { 1 };
             if many == 4 {
-                gather_values::<V, T, R, 4>(tile, scores, kept, common, sums.add(column * LANES), width, column);
+                gather_values::<V, T, R, 4>(
+                    tile,
+                    scores,
+                    kept,
+                    common,
+                    sums.add(column * LANES),
+                    width,
+                    column,
+                );
             } else {
-                gather_values::<V, T, R, 1>(tile, scores, kept, common, sums.add(column * LANES), width, column);
+                gather_values::<V, T, R, 1>(
+                    tile,
+                    scores,
+                    kept,
+                    common,
+                    sums.add(column * LANES),
+                    width,
+                    column,
+                );
             }
             column += many;
         }
@@ -354,7 +421,13 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
                 let (scores, sums) = (scores.add(r * TILE), sums.add(r * width));
                 for column in 0..columns {
                     gather_values::<V, T, 1, 1>(
-                        tile, scores, [1.0], (seen[0], seen[r]), sums.add(column * LANES), width, column,
+                        tile,
+                        scores,
+                        [1.0],
+                        (seen[0], seen[r]),
+                        sums.add(column * LANES),
+                        width,
+                        column,
                     );
                 }
             }
@@ -429,7 +502,12 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
 /// # Safety
 /// `scores` points to a row of [`TILE`].
 #[inline(always)]
-unsafe fn weigh<V: Lanes>(scores: *mut f32, seen: usize, largest: &mut f32, total: &mut f32) -> f32 {
+unsafe fn weigh<V: Lanes>(
+    scores: *mut f32,
+    seen: usize,
+    largest: &mut f32,
+    total: &mut f32,
+) -> f32 {
     let hidden = V::splat(f32::NEG_INFINITY);
     // SAFETY: a row has `VECTORS` vectors.
     unsafe {

@@ -24,7 +24,13 @@ pub(crate) fn add_and_norm(
     // SAFETY: all rows hold `padded` values, as asserted.
     unsafe {
         add_and_norm_kernel(
-            isa, stream.as_mut_ptr(), delta, weight.as_ptr(), columns, epsilon, out.as_mut_ptr(),
+            isa,
+            stream.as_mut_ptr(),
+            delta,
+            weight.as_ptr(),
+            columns,
+            epsilon,
+            out.as_mut_ptr(),
         );
     }
 }
@@ -71,7 +77,9 @@ unsafe fn add_and_norm_body<V: Lanes>(
         let scale = V::splat(1.0 / (mean + epsilon).sqrt());
         for column in (0..padded).step_by(LANES) {
             let value = V::load(stream.add(column)).mul(scale);
-            value.mul(V::load(weight.add(column))).store(out.add(column));
+            value
+                .mul(V::load(weight.add(column)))
+                .store(out.add(column));
         }
     }
 }

@@ -62,7 +62,14 @@ impl CpuEngine {
             threads.count(),
         );
         let plan = Plan::new(limits, &layout);
-        Ok(Self { pages: Pages::new(layout, memory), isa, threads, buffers, plan, model })
+        Ok(Self {
+            pages: Pages::new(layout, memory),
+            isa,
+            threads,
+            buffers,
+            plan,
+            model,
+        })
     }
 
     /// The instruction set in use.
@@ -119,14 +126,23 @@ impl std::fmt::Debug for CpuEngine {
     }
 }
 
-fn check_region(model: &CpuModel, layout: &KvLayout, memory: &dyn KvMemory) -> Result<(), EngineError> {
+fn check_region(
+    model: &CpuModel,
+    layout: &KvLayout,
+    memory: &dyn KvMemory,
+) -> Result<(), EngineError> {
     let refuse = |reason: String| Err(EngineError::Region(reason));
     let expected = model.kv_layout(layout.page_size, layout.pages, layout.dtype);
     if *layout != expected {
-        return refuse(format!("layout {layout:?} is not the model's, {expected:?}"));
+        return refuse(format!(
+            "layout {layout:?} is not the model's, {expected:?}"
+        ));
     }
     if !(1..=MAX_PAGE_SIZE).contains(&layout.page_size) {
-        return refuse(format!("page size {} is outside 1..={MAX_PAGE_SIZE}", layout.page_size));
+        return refuse(format!(
+            "page size {} is outside 1..={MAX_PAGE_SIZE}",
+            layout.page_size
+        ));
     }
     // A page is bounded by the model's checked shapes; only the number of pages is not.
     let needed = layout.page_bytes() as u128 * u128::from(layout.pages);
@@ -137,8 +153,15 @@ fn check_region(model: &CpuModel, layout: &KvLayout, memory: &dyn KvMemory) -> R
             memory.len()
         ));
     }
-    if !memory.base().as_ptr().addr().is_multiple_of(REGION_ALIGNMENT) {
-        return refuse(format!("the region is not aligned to {REGION_ALIGNMENT} bytes"));
+    if !memory
+        .base()
+        .as_ptr()
+        .addr()
+        .is_multiple_of(REGION_ALIGNMENT)
+    {
+        return refuse(format!(
+            "the region is not aligned to {REGION_ALIGNMENT} bytes"
+        ));
     }
     Ok(())
 }

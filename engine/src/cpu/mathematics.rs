@@ -10,7 +10,9 @@ pub(crate) fn exp(x: f64) -> f64 {
     const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
     let n = (x / LN_2).round();
     let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
-    let sum = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * r / f64::from(k));
+    let sum = (1..=16)
+        .rev()
+        .fold(1.0, |sum, k| 1.0 + sum * r / f64::from(k));
     sum * f64::from_bits(((1023 + n as i64) as u64) << 52)
 }
 
@@ -25,15 +27,20 @@ pub(crate) fn ln(x: f64) -> f64 {
     }
     // ln m = 2 artanh s, |s| < 0.172.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let sum = (0..=13).rev().fold(0.0, |sum, k| sum * s * s + 1.0 / f64::from(2 * k + 1));
+    let sum = (0..=13)
+        .rev()
+        .fold(0.0, |sum, k| sum * s * s + 1.0 / f64::from(2 * k + 1));
     2.0 * s * sum + exponent as f64 * LN_2
 }
 
 /// Sine and cosine of `0 <= x < 2^20`, within 1e-13.
 pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
     // Half of pi in three parts, the first two of 33 bits, so that products with n < 2^20 are exact.
-    const HALF_PI: [f64; 3] =
-        [1.570_796_326_734_125_614_17, 6.077_100_506_303_965_976_60e-11, 2.022_266_248_795_950_631_54e-21];
+    const HALF_PI: [f64; 3] = [
+        1.570_796_326_734_125_614_17,
+        6.077_100_506_303_965_976_60e-11,
+        2.022_266_248_795_950_631_54e-21,
+    ];
     let n = (x * FRAC_2_PI).round();
     let r = HALF_PI.iter().fold(x, |rest, part| rest - n * part);
     let square = r * r;
@@ -64,12 +71,18 @@ mod tests {
         }
         for i in 1..4000 {
             let x = f64::from(i * i) * 0.37;
-            assert!((ln(x) - x.ln()).abs() < 1e-14 * x.ln().abs().max(1.0), "ln {x}");
+            assert!(
+                (ln(x) - x.ln()).abs() < 1e-14 * x.ln().abs().max(1.0),
+                "ln {x}"
+            );
         }
         for i in 0..20_000 {
             let x = f64::from(i) * 51.7 / 0.99;
             let (s, c) = sin_cos(x);
-            assert!((s - x.sin()).abs() < 1e-13 && (c - x.cos()).abs() < 1e-13, "sin {x}");
+            assert!(
+                (s - x.sin()).abs() < 1e-13 && (c - x.cos()).abs() < 1e-13,
+                "sin {x}"
+            );
         }
     }
 }

@@ -44,12 +44,19 @@ impl Drop for Anonymous {
 /// # Errors
 /// No bytes, or the system refuses the allocation.
 pub fn anonymous_memory(bytes: usize) -> Result<Arc<dyn KvMemory>, EngineError> {
-    let refused = |source| EngineError::System { what: format!("{bytes} bytes of KV memory"), source };
+    let refused = |source| EngineError::System {
+        what: format!("{bytes} bytes of KV memory"),
+        source,
+    };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the system's choice touches no existing memory.
-    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
-        .map_err(|error| refused(error.into()))?;
+    let base =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
+            .map_err(|error| refused(error.into()))?;
     let base = NonNull::new(base.cast::<u8>())
         .ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-    Ok(Arc::new(Anonymous { base, length: bytes }))
+    Ok(Arc::new(Anonymous {
+        base,
+        length: bytes,
+    }))
 }

@@ -38,14 +38,30 @@ impl CpuModel {
         let config = file.config().clone();
         check_supported(&config)?;
         let total = file.weight_bytes();
-        let mut packer =
-            Packer { file, progress, done: 0, total, forms: ActivationForm::default(), packed: 0 };
+        let mut packer = Packer {
+            file,
+            progress,
+            done: 0,
+            total,
+            forms: ActivationForm::default(),
+            packed: 0,
+        };
         (packer.progress)(0, total);
-        let weights =
-            model::load(config.architecture, config.layers, config.tied_embeddings, &mut packer)?;
+        let weights = model::load(
+            config.architecture,
+            config.layers,
+            config.tied_embeddings,
+            &mut packer,
+        )?;
         (packer.progress)(total, total);
         let (forms, packed_bytes) = (packer.forms, packer.packed);
-        Ok(Self { rotations: Rotations::new(&config.rope), weights, forms, packed_bytes, config })
+        Ok(Self {
+            rotations: Rotations::new(&config.rope),
+            weights,
+            forms,
+            packed_bytes,
+            config,
+        })
     }
 
     /// Shapes and constants.
@@ -98,12 +114,18 @@ fn check_supported(config: &ModelConfig) -> Result<(), EngineError> {
         return refuse(format!("heads of {} values, which is odd", config.head_dim));
     }
     if !rotated.is_multiple_of(2) || rotated > config.head_dim {
-        return refuse(format!("{rotated} rotated dimensions of {}", config.head_dim));
+        return refuse(format!(
+            "{rotated} rotated dimensions of {}",
+            config.head_dim
+        ));
     }
     if let baton_model_file::RopeScaling::Factors(factors) = &config.rope.scaling
         && factors.len() != rotated as usize / 2
     {
-        return refuse(format!("{} rotary factors for {rotated} dimensions", factors.len()));
+        return refuse(format!(
+            "{} rotary factors for {rotated} dimensions",
+            factors.len()
+        ));
     }
     Ok(())
 }
@@ -133,12 +155,18 @@ impl WeightSource for Packer<'_> {
     type Error = EngineError;
 
     fn matrix(&mut self, names: &[String]) -> Result<PackedMatrix, EngineError> {
-        let tensors = names.iter().map(|name| self.read(name)).collect::<Result<Vec<_>, _>>()?;
+        let tensors = names
+            .iter()
+            .map(|name| self.read(name))
+            .collect::<Result<Vec<_>, _>>()?;
         let columns = tensors.first().map_or(0, |tensor| tensor.columns);
-        let parts: Vec<(TensorType, usize, &[u8])> =
-            tensors.iter().map(|tensor| (tensor.kind, tensor.rows, &*tensor.data)).collect();
-        let packed = PackedMatrix::pack_rows(&parts, columns)
-            .map_err(|error| EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))]))?;
+        let parts: Vec<(TensorType, usize, &[u8])> = tensors
+            .iter()
+            .map(|tensor| (tensor.kind, tensor.rows, &*tensor.data))
+            .collect();
+        let packed = PackedMatrix::pack_rows(&parts, columns).map_err(|error| {
+            EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
+        })?;
         self.forms = self.forms.union(packed.form());
         self.packed += packed.bytes();
         Ok(packed)

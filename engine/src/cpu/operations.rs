@@ -49,7 +49,16 @@ impl<'a> CpuOperations<'a> {
         threads: &'a mut Threads,
         buffers: &'a mut Buffers,
     ) -> Self {
-        Self { model, pages, isa, batch, plan, threads, buffers, pending: false }
+        Self {
+            model,
+            pages,
+            isa,
+            batch,
+            plan,
+            threads,
+            buffers,
+            pending: false,
+        }
     }
 }
 
@@ -84,8 +93,22 @@ impl Operations for CpuOperations<'_> {
                 // SAFETY: each row belongs to one task; the product is not written now.
                 unsafe {
                     let product = pending.then(|| product.row(at));
-                    elementwise::add_and_norm(isa, stream.row_mut(at), product, weight, columns, epsilon, out);
-                    activations.quantize_rows(isa, next.form(), at..at + 1, columns, &out[..columns]);
+                    elementwise::add_and_norm(
+                        isa,
+                        stream.row_mut(at),
+                        product,
+                        weight,
+                        columns,
+                        epsilon,
+                        out,
+                    );
+                    activations.quantize_rows(
+                        isa,
+                        next.form(),
+                        at..at + 1,
+                        columns,
+                        &out[..columns],
+                    );
                 }
             }
         });
@@ -95,14 +118,27 @@ impl Operations for CpuOperations<'_> {
     fn project_heads(&mut self, qkv: &PackedMatrix) {
         let tokens = self.plan.rows.len();
         let heads = self.buffers.heads.share();
-        multiply(self.threads, self.isa, qkv, &self.buffers.activations, tokens, heads);
+        multiply(
+            self.threads,
+            self.isa,
+            qkv,
+            &self.buffers.activations,
+            tokens,
+            heads,
+        );
     }
 
     fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Vec<f32>>) {
         let heads = self.buffers.heads.share();
         let tables = self.buffers.rotations.share();
         let scratch = &self.buffers.scratch;
-        let store = HeadStore { model: self.model, pages: self.pages, isa: self.isa, layer, parts };
+        let store = HeadStore {
+            model: self.model,
+            pages: self.pages,
+            isa: self.isa,
+            layer,
+            parts,
+        };
         let rows = &self.plan.rows;
         for_rows(self.threads, rows.len(), |thread, range| {
             // SAFETY: `thread` is this thread's own number.
@@ -160,7 +196,14 @@ impl Operations for CpuOperations<'_> {
     fn project(&mut self, weights: &PackedMatrix) {
         let tokens = self.plan.rows.len();
         let product = self.buffers.product.share();
-        multiply(self.threads, self.isa, weights, &self.buffers.activations, tokens, product);
+        multiply(
+            self.threads,
+            self.isa,
+            weights,
+            &self.buffers.activations,
+            tokens,
+            product,
+        );
         self.pending = true;
     }
 
@@ -177,7 +220,13 @@ impl Operations for CpuOperations<'_> {
                 unsafe {
                     let row = halves.row(at);
                     elementwise::gate(isa, row, &row[columns..], columns, out);
-                    activations.quantize_rows(isa, down.form(), at..at + 1, columns, &out[..columns]);
+                    activations.quantize_rows(
+                        isa,
+                        down.form(),
+                        at..at + 1,
+                        columns,
+                        &out[..columns],
+                    );
                 }
             }
         });
@@ -198,7 +247,13 @@ impl Operations for CpuOperations<'_> {
                     let stream = stream.row_mut(wanted[at]);
                     let product = pending.then(|| product.row(wanted[at]));
                     elementwise::add_and_norm(isa, stream, product, norm, columns, epsilon, out);
-                    activations.quantize_rows(isa, output.form(), at..at + 1, columns, &out[..columns]);
+                    activations.quantize_rows(
+                        isa,
+                        output.form(),
+                        at..at + 1,
+                        columns,
+                        &out[..columns],
+                    );
                 }
             }
         });
@@ -229,7 +284,10 @@ impl HeadStore<'_> {
         let queries = config.heads as usize * width;
         let heads = &mut heads[..queries + 2 * kv_heads * width];
         if let HeadParts::Bias(bias) = self.parts {
-            heads.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            heads
+                .iter_mut()
+                .zip(bias)
+                .for_each(|(value, bias)| *value += bias);
         }
         let (queries, keys_values) = heads.split_at_mut(queries);
         let (keys, values) = keys_values.split_at_mut(kv_heads * width);
@@ -249,7 +307,10 @@ impl HeadStore<'_> {
             self.model.rotations.rotate(table, key);
             let value = &values[head * width..][..width];
             // SAFETY: the caller's promise.
-            unsafe { self.pages.write(self.layer, (row.page, row.slot), head, key, value) };
+            unsafe {
+                self.pages
+                    .write(self.layer, (row.page, row.slot), head, key, value)
+            };
         }
     }
 
@@ -263,7 +324,9 @@ impl HeadStore<'_> {
 
 /// Divides `rows` rows among the threads in whole tiles of activations.
 fn for_rows(threads: &mut Threads, rows: usize, body: impl Fn(usize, Range<usize>) + Sync) {
-    let many = rows.div_ceil(threads.count() * TASKS_PER_THREAD).next_multiple_of(TOKEN_TILE);
+    let many = rows
+        .div_ceil(threads.count() * TASKS_PER_THREAD)
+        .next_multiple_of(TOKEN_TILE);
     threads.run(rows.div_ceil(many.max(1)), |thread, task| {
         body(thread, task * many..rows.min((task + 1) * many));
     });
@@ -293,7 +356,9 @@ fn multiply_into(
     out: OutputView<'_>,
 ) {
     let rows = weights.rows();
-    let many = rows.div_ceil(threads.count() * TASKS_PER_THREAD).next_multiple_of(ROW_TILE);
+    let many = rows
+        .div_ceil(threads.count() * TASKS_PER_THREAD)
+        .next_multiple_of(ROW_TILE);
     let tasks = if tokens == 0 { 0 } else { rows.div_ceil(many) };
     threads.run(tasks, |_, task| {
         let outputs = task * many..rows.min((task + 1) * many);
@@ -302,4 +367,3 @@ fn multiply_into(
         unsafe { matmul(isa, weights, activations, tokens, outputs, out) };
     });
 }
-

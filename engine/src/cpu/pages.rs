@@ -41,7 +41,11 @@ impl Element for Bf16 {
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         // Rounding could carry a not-a-number's bits into infinity; keep its top bits, made quiet.
-        Self(if value.is_nan() { bits >> 16 | 0x40 } else { rounded } as u16)
+        Self(if value.is_nan() {
+            bits >> 16 | 0x40
+        } else {
+            rounded
+        } as u16)
     }
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -74,7 +78,11 @@ impl Element for f32 {
 /// Position of (row, column) in a matrix whose rows are interleaved in pairs.
 #[inline(always)]
 pub(crate) fn paired(row: usize, column: usize, rows: usize, columns: usize) -> usize {
-    if row | 1 < rows { (row & !1) * columns + 2 * column + (row & 1) } else { row * columns + column }
+    if row | 1 < rows {
+        (row & !1) * columns + 2 * column + (row & 1)
+    } else {
+        row * columns + column
+    }
 }
 
 impl Pages {
@@ -135,14 +143,20 @@ impl Pages {
         key: &[f32],
         value: &[f32],
     ) {
-        let (tokens, width) = (self.layout.page_size as usize, self.layout.head_dim as usize);
+        let (tokens, width) = (
+            self.layout.page_size as usize,
+            self.layout.head_dim as usize,
+        );
         assert!(slot < tokens && key.len() == width && value.len() == width);
         let (keys, values) = (keys.cast::<E>(), values.cast::<E>());
         for (dimension, (key, value)) in key.iter().zip(value).enumerate() {
             // SAFETY: `paired` is a bijection onto `0..tokens * width`, the size of each matrix.
             unsafe {
-                keys.add(paired(dimension, slot, width, tokens)).write(E::round(*key));
-                values.add(paired(slot, dimension, tokens, width)).write(E::round(*value));
+                keys.add(paired(dimension, slot, width, tokens))
+                    .write(E::round(*key));
+                values
+                    .add(paired(slot, dimension, tokens, width))
+                    .write(E::round(*value));
             }
         }
     }
@@ -158,7 +172,11 @@ impl Pages {
             let offset = |page: PageIndex| self.layout.piece_offset(layer, page.0);
             // SAFETY: both pieces lie in the region and are one piece long; equal or disjoint.
             unsafe {
-                std::ptr::copy(base.add(offset(from)), base.add(offset(to)), self.layout.piece_bytes());
+                std::ptr::copy(
+                    base.add(offset(from)),
+                    base.add(offset(to)),
+                    self.layout.piece_bytes(),
+                );
             }
         }
     }

@@ -77,17 +77,26 @@ impl Plan {
         self.check_copies(batch.copies)?;
         self.mark += 1;
         for (index, slice) in batch.slices.iter().enumerate() {
-            self.add(index, slice).map_err(|reason| EngineError::BadSlice { slice: index, reason })?;
+            self.add(index, slice)
+                .map_err(|reason| EngineError::BadSlice {
+                    slice: index,
+                    reason,
+                })?;
         }
         // Cost grows with rows times keys; long tasks first leave no straggler at the end.
         self.tasks.sort_unstable_by_key(|task| {
-            (std::cmp::Reverse(task.tokens * (task.position + task.tokens)), task.row)
+            (
+                std::cmp::Reverse(task.tokens * (task.position + task.tokens)),
+                task.row,
+            )
         });
         Ok(())
     }
 
     fn check_size(&self, batch: &Batch<'_>) -> Result<(), EngineError> {
-        let tokens = batch.slices.iter().fold(0, |sum: usize, slice| sum.saturating_add(slice.token_ids.len()));
+        let tokens = batch.slices.iter().fold(0, |sum: usize, slice| {
+            sum.saturating_add(slice.token_ids.len())
+        });
         let logits = batch.slices.iter().filter(|slice| slice.logits).count();
         for (what, value, limit) in [
             ("tokens", tokens, self.limits.max_tokens),
@@ -116,7 +125,10 @@ impl Plan {
         }
         for (copy, (from, _)) in copies.iter().enumerate() {
             if self.marks[from.0 as usize] == self.mark {
-                return bad(copy, format!("page {} is both source and target of copies", from.0));
+                return bad(
+                    copy,
+                    format!("page {} is both source and target of copies", from.0),
+                );
             }
         }
         Ok(())
@@ -133,16 +145,29 @@ impl Plan {
                 return Err(format!("page {} is written twice in one step", page.0));
             }
         }
-        if let Some(token) = slice.token_ids.iter().find(|token| **token >= self.limits.vocabulary) {
-            return Err(format!("token id {token} is not below the vocabulary of {}", self.limits.vocabulary));
+        if let Some(token) = slice
+            .token_ids
+            .iter()
+            .find(|token| **token >= self.limits.vocabulary)
+        {
+            return Err(format!(
+                "token id {token} is not below the vocabulary of {}",
+                self.limits.vocabulary
+            ));
         }
         let first = self.rows.len();
-        self.rows.extend(slice.token_ids.iter().zip(slice.position..).map(|(&token, position)| Row {
-            token,
-            position,
-            page: slice.pages[(position / size) as usize],
-            slot: (position % size) as usize,
-        }));
+        self.rows.extend(
+            slice
+                .token_ids
+                .iter()
+                .zip(slice.position..)
+                .map(|(&token, position)| Row {
+                    token,
+                    position,
+                    page: slice.pages[(position / size) as usize],
+                    slot: (position % size) as usize,
+                }),
+        );
         let many = task_tokens(self.limits.group);
         for from in (0..slice.token_ids.len()).step_by(many) {
             self.tasks.push(AttentionTask {

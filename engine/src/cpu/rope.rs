@@ -28,14 +28,28 @@ impl Rotations {
         let frequencies = match scaling {
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|f| f / f64::from(*factor)).collect(),
-            RopeScaling::Factors(factors) => {
-                plain.zip(factors).map(|(f, factor)| f / f64::from(*factor)).collect()
-            }
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            RopeScaling::Factors(factors) => plain
+                .zip(factors)
+                .map(|(f, factor)| f / f64::from(*factor))
+                .collect(),
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_context,
+            } => {
                 let band = (f64::from(*low_freq_factor), f64::from(*high_freq_factor));
-                plain.map(|f| llama3(f, f64::from(*factor), band, f64::from(*original_context))).collect()
+                plain
+                    .map(|f| llama3(f, f64::from(*factor), band, f64::from(*original_context)))
+                    .collect()
             }
-            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+            RopeScaling::Yarn {
+                factor,
+                original_context,
+                beta_fast,
+                beta_slow,
+                ..
+            } => {
                 let pair_of = |rotations: f32| {
                     let context = f64::from(*original_context);
                     let turns = f64::from(rotations) * std::f64::consts::TAU;
@@ -46,7 +60,11 @@ impl Rotations {
                 yarn(plain, f64::from(*factor), low, high)
             }
         };
-        Self { frequencies, magnitude: magnitude(scaling), pairing: rope.pairing }
+        Self {
+            frequencies,
+            magnitude: magnitude(scaling),
+            pairing: rope.pairing,
+        }
     }
 
     /// Pairs of dimensions that rotate.
@@ -113,7 +131,10 @@ fn yarn(plain: impl Iterator<Item = f64>, factor: f64, low: f64, high: f64) -> V
 
 fn magnitude(scaling: &RopeScaling) -> f64 {
     match scaling {
-        RopeScaling::Yarn { attention_factor: Some(factor), .. } => f64::from(*factor),
+        RopeScaling::Yarn {
+            attention_factor: Some(factor),
+            ..
+        } => f64::from(*factor),
         RopeScaling::Yarn { factor, .. } if *factor > 1.0 => 0.1 * ln(f64::from(*factor)) + 1.0,
         _ => 1.0,
     }

@@ -31,7 +31,10 @@ impl Rows {
     /// `rows` rows of at least `columns` values.
     pub(crate) fn new(rows: usize, columns: usize) -> Self {
         let stride = columns.next_multiple_of(LANES);
-        Self { values: vec![0.0; rows * stride + LANES], stride }
+        Self {
+            values: vec![0.0; rows * stride + LANES],
+            stride,
+        }
     }
 
     /// Lends the rows to tasks.

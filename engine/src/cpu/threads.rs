@@ -76,7 +76,12 @@ impl Threads {
             work: Condvar::new(),
             done: Condvar::new(),
         });
-        let mut team = Self { shared, workers: Vec::new(), cpus: cpus.to_vec(), pinned: None };
+        let mut team = Self {
+            shared,
+            workers: Vec::new(),
+            cpus: cpus.to_vec(),
+            pinned: None,
+        };
         let (report, reports) = std::sync::mpsc::channel();
         for worker in 1..threads {
             let shared = team.shared.clone();
@@ -117,7 +122,9 @@ impl Threads {
     /// # Errors
     /// The system refuses.
     pub(crate) fn adopt_caller(&mut self) -> Result<(), EngineError> {
-        let Some(&cpu) = self.cpus.first() else { return Ok(()) };
+        let Some(&cpu) = self.cpus.first() else {
+            return Ok(());
+        };
         let caller = thread::current().id();
         if self.pinned != Some(caller) {
             pin(cpu)?;
@@ -142,7 +149,10 @@ impl Threads {
         let run = shared.publish(tasks as u32, &body);
         shared.work_on(run, 0);
         shared.wait_until_ended(tasks as u32);
-        assert!(!shared.panicked.swap(false, Relaxed), "a compute task panicked");
+        assert!(
+            !shared.panicked.swap(false, Relaxed),
+            "a compute task panicked"
+        );
     }
 }
 
@@ -171,7 +181,8 @@ impl Shared {
         // counts in `ended`; a late reader of the other three fails its claim.
         self.ended.store(0, Relaxed);
         self.tasks.store(tasks, Relaxed);
-        self.data.store(ptr::from_ref(body).cast_mut().cast(), Relaxed);
+        self.data
+            .store(ptr::from_ref(body).cast_mut().cast(), Relaxed);
         self.call.store(call::<F> as Call as *mut (), Relaxed);
         self.claim.store(u64::from(run) << 32, SeqCst);
         if self.sleeping.load(SeqCst) > 0 {
@@ -188,17 +199,25 @@ impl Shared {
             let task = claim as u32;
             // These belong to `run` if the claim below succeeds: the caller changes them only
             // after all tasks of `run` were claimed, and `claim` never takes an old value again.
-            let (tasks, data, call) =
-                (self.tasks.load(Relaxed), self.data.load(Relaxed), self.call.load(Relaxed));
+            let (tasks, data, call) = (
+                self.tasks.load(Relaxed),
+                self.data.load(Relaxed),
+                self.call.load(Relaxed),
+            );
             std::sync::atomic::fence(Acquire);
             if task >= tasks {
                 return;
             }
-            match self.claim.compare_exchange_weak(claim, claim + 1, AcqRel, Acquire) {
+            match self
+                .claim
+                .compare_exchange_weak(claim, claim + 1, AcqRel, Acquire)
+            {
                 Err(now) => claim = now,
                 Ok(_) => {
                     self.run_task(data, call, thread, task as usize);
-                    if self.ended.fetch_add(1, SeqCst) + 1 == tasks && self.caller_sleeps.load(SeqCst) {
+                    if self.ended.fetch_add(1, SeqCst) + 1 == tasks
+                        && self.caller_sleeps.load(SeqCst)
+                    {
                         drop(self.lock.lock());
                         self.done.notify_one();
                     }
@@ -294,7 +313,10 @@ fn spin(ready: impl Fn() -> bool) -> bool {
 #[cfg(target_os = "linux")]
 fn pin(cpu: usize) -> Result<(), EngineError> {
     use rustix::thread::{CpuSet, sched_setaffinity};
-    let refused = |source| EngineError::System { what: format!("pinning a thread to CPU {cpu}"), source };
+    let refused = |source| EngineError::System {
+        what: format!("pinning a thread to CPU {cpu}"),
+        source,
+    };
     if cpu >= CpuSet::MAX_CPU {
         return Err(refused(std::io::ErrorKind::InvalidInput.into()));
     }

@@ -32,10 +32,11 @@ pub(crate) enum HeadParts<V> {
 }
 
 /// A family's loader of [`HeadParts`]; the closure names a tensor of the layer.
-pub(super) type LoadHeadParts<S> = fn(
-    &mut S,
-    &dyn Fn(&str) -> String,
-) -> Result<HeadParts<<S as WeightSource>::Vector>, <S as WeightSource>::Error>;
+pub(super) type LoadHeadParts<S> =
+    fn(
+        &mut S,
+        &dyn Fn(&str) -> String,
+    ) -> Result<HeadParts<<S as WeightSource>::Vector>, <S as WeightSource>::Error>;
 
 /// Loads layer `index`.
 pub(super) fn load<S: WeightSource>(
@@ -47,7 +48,8 @@ pub(super) fn load<S: WeightSource>(
     let weight = |part: &str| name(&format!("{part}.weight"));
     Ok(LayerWeights {
         attention_norm: source.vector(&[weight("input_layernorm")])?,
-        qkv: source.matrix(&["q", "k", "v"].map(|part| weight(&format!("self_attn.{part}_proj"))))?,
+        qkv: source
+            .matrix(&["q", "k", "v"].map(|part| weight(&format!("self_attn.{part}_proj"))))?,
         heads: head_parts(source, &name)?,
         attention_output: source.matrix(&[weight("self_attn.o_proj")])?,
         mlp_norm: source.vector(&[weight("post_attention_layernorm")])?,

@@ -76,10 +76,21 @@ pub(crate) fn load<S: WeightSource>(
         Architecture::Qwen3 => qwen3::head_parts,
     };
     let embedding = source.matrix(&["model.embed_tokens.weight".into()])?;
-    let layers = (0..layers).map(|index| layer::load(source, index, parts)).collect::<Result<_, _>>()?;
+    let layers = (0..layers)
+        .map(|index| layer::load(source, index, parts))
+        .collect::<Result<_, _>>()?;
     let norm = source.vector(&["model.norm.weight".into()])?;
-    let output = if tied { None } else { Some(source.matrix(&["lm_head.weight".into()])?) };
-    Ok(Weights { embedding, layers, norm, output })
+    let output = if tied {
+        None
+    } else {
+        Some(source.matrix(&["lm_head.weight".into()])?)
+    };
+    Ok(Weights {
+        embedding,
+        layers,
+        norm,
+        output,
+    })
 }
 
 /// One step over all layers; `on_layer(l)` follows the page writes of layer `l`.
@@ -92,5 +103,8 @@ pub(crate) fn forward<O: Operations>(
     for (index, layer) in (0..).zip(&weights.layers) {
         layer::run(operations, index, layer, on_layer);
     }
-    operations.logits(&weights.norm, weights.output.as_ref().unwrap_or(&weights.embedding));
+    operations.logits(
+        &weights.norm,
+        weights.output.as_ref().unwrap_or(&weights.embedding),
+    );
 }

@@ -1,9 +1,11 @@
 //! What the engine's tests share: models, engines and sequences over shuffled pages.
-#![allow(dead_code, missing_docs)] // Each test file uses its own part.
+#![allow(dead_code, missing_docs, unreachable_pub)] // Each test file uses its own part.
 
 use std::{path::PathBuf, sync::Arc};
 
-use baton_engine::{Batch, CpuEngine, CpuModel, CpuOptions, Isa, SequenceSlice, StepEngine, anonymous_memory};
+use baton_engine::{
+    Batch, CpuEngine, CpuModel, CpuOptions, Isa, SequenceSlice, StepEngine, anonymous_memory,
+};
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::{ModelFile, fixtures::Random};
 
@@ -14,19 +16,30 @@ pub fn real_model() -> PathBuf {
         PathBuf::from,
     );
     let path = directory.join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    assert!(path.is_file(), "{} is missing: `make model` fetches it", path.display());
+    assert!(
+        path.is_file(),
+        "{} is missing: `make model` fetches it",
+        path.display()
+    );
     path
 }
 
 /// `reference.json`, next to the workspace.
 pub fn reference() -> serde_json::Value {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference/reference.json");
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference/reference.json");
     let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&text).expect("reference.json is JSON")
 }
 
 pub fn options(threads: usize, isa: Option<Isa>) -> CpuOptions {
-    CpuOptions { threads, cpus: Vec::new(), max_step_tokens: 1024, max_step_rows: 64, isa }
+    CpuOptions {
+        threads,
+        cpus: Vec::new(),
+        max_step_tokens: 1024,
+        max_step_rows: 64,
+        isa,
+    }
 }
 
 pub fn load(path: &std::path::Path) -> Arc<CpuModel> {
@@ -34,7 +47,13 @@ pub fn load(path: &std::path::Path) -> Arc<CpuModel> {
     Arc::new(CpuModel::load(&file, &options(1, None), &mut |_, _| {}).expect("the model loads"))
 }
 
-pub fn engine(model: &Arc<CpuModel>, options: &CpuOptions, page_size: u32, pages: u32, dtype: KvDtype) -> CpuEngine {
+pub fn engine(
+    model: &Arc<CpuModel>,
+    options: &CpuOptions,
+    page_size: u32,
+    pages: u32,
+    dtype: KvDtype,
+) -> CpuEngine {
     let layout = model.kv_layout(page_size, pages, dtype);
     let memory = anonymous_memory(layout.region_bytes()).expect("memory");
     CpuEngine::new(model.clone(), layout, memory, options).expect("the engine starts")
@@ -62,7 +81,10 @@ impl PageDealer {
     pub fn sequence(&mut self, tokens: usize, page_size: u32) -> Sequence {
         let count = tokens.div_ceil(page_size as usize);
         assert!(count <= self.0.len(), "the test's pool is large enough");
-        Sequence { pages: self.0.split_off(self.0.len() - count), position: 0 }
+        Sequence {
+            pages: self.0.split_off(self.0.len() - count),
+            position: 0,
+        }
     }
 }
 
@@ -77,9 +99,14 @@ pub fn step(engine: &mut CpuEngine, parts: &mut [(&mut Sequence, &[u32])]) -> Ve
             logits: true,
         })
         .collect();
-    let batch = Batch { copies: &[], slices: &slices };
+    let batch = Batch {
+        copies: &[],
+        slices: &slices,
+    };
     let logits = engine.step(&batch, &mut |_| {}).expect("the step runs");
-    let rows = (0..slices.len()).map(|row| logits.row(row).to_vec()).collect();
+    let rows = (0..slices.len())
+        .map(|row| logits.row(row).to_vec())
+        .collect();
     for (sequence, tokens) in parts {
         sequence.position += tokens.len() as u32;
     }
@@ -87,8 +114,16 @@ pub fn step(engine: &mut CpuEngine, parts: &mut [(&mut Sequence, &[u32])]) -> Ve
 }
 
 /// Runs `tokens` of one sequence in chunks; returns the logits after each chunk.
-pub fn run(engine: &mut CpuEngine, sequence: &mut Sequence, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
-    tokens.chunks(chunk).flat_map(|part| step(engine, &mut [(sequence, part)])).collect()
+pub fn run(
+    engine: &mut CpuEngine,
+    sequence: &mut Sequence,
+    tokens: &[u32],
+    chunk: usize,
+) -> Vec<Vec<f32>> {
+    tokens
+        .chunks(chunk)
+        .flat_map(|part| step(engine, &mut [(sequence, part)]))
+        .collect()
 }
 
 pub fn bits(values: &[f32]) -> Vec<u32> {
@@ -96,9 +131,13 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 pub fn random_tokens(random: &mut Random, count: usize, vocabulary: usize) -> Vec<u32> {
-    (0..count).map(|_| random.below(vocabulary) as u32).collect()
+    (0..count)
+        .map(|_| random.below(vocabulary) as u32)
+        .collect()
 }
 
 pub fn argmax(values: &[f32]) -> usize {
-    (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).expect("a vocabulary")
+    (0..values.len())
+        .max_by(|&a, &b| values[a].total_cmp(&values[b]))
+        .expect("a vocabulary")
 }

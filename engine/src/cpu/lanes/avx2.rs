@@ -41,29 +41,52 @@ impl Lanes for Avx2Lanes {
             let second = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
             (
                 Self(_mm256_castsi256_ps(first[0]), _mm256_castsi256_ps(first[1])),
-                Self(_mm256_castsi256_ps(second[0]), _mm256_castsi256_ps(second[1])),
+                Self(
+                    _mm256_castsi256_ps(second[0]),
+                    _mm256_castsi256_ps(second[1]),
+                ),
             )
         }
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_add_ps(self.0, other.0),
+                _mm256_add_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_sub_ps(self.0, other.0),
+                _mm256_sub_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn mul(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_mul_ps(self.0, other.0),
+                _mm256_mul_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn div(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_div_ps(self.0, other.0), _mm256_div_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_div_ps(self.0, other.0),
+                _mm256_div_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn fma(self, factor: Self, addend: Self) -> Self {
@@ -78,12 +101,22 @@ impl Lanes for Avx2Lanes {
     #[inline(always)]
     fn max(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_max_ps(self.0, other.0),
+                _mm256_max_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn min(self, other: Self) -> Self {
         // SAFETY: see above.
-        unsafe { Self(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
+        unsafe {
+            Self(
+                _mm256_min_ps(self.0, other.0),
+                _mm256_min_ps(self.1, other.1),
+            )
+        }
     }
     #[inline(always)]
     fn where_less(self, value: Self, limit: Self, other: Self) -> Self {
@@ -91,7 +124,10 @@ impl Lanes for Avx2Lanes {
         unsafe {
             let low = _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0);
             let high = _mm256_cmp_ps::<_CMP_LT_OQ>(value.1, limit.1);
-            Self(_mm256_blendv_ps(other.0, self.0, low), _mm256_blendv_ps(other.1, self.1, high))
+            Self(
+                _mm256_blendv_ps(other.0, self.0, low),
+                _mm256_blendv_ps(other.1, self.1, high),
+            )
         }
     }
     #[inline(always)]
@@ -124,7 +160,10 @@ impl Lanes for Avx2Lanes {
         // SAFETY: see above.
         unsafe {
             let eight = _mm256_add_ps(self.0, self.1);
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
@@ -134,7 +173,10 @@ impl Lanes for Avx2Lanes {
         // SAFETY: see above.
         unsafe {
             let eight = _mm256_max_ps(self.0, self.1);
-            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let four = _mm_max_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }

@@ -33,7 +33,10 @@ impl Lanes for Avx512Lanes {
             let pairs = _mm512_loadu_si512(source.cast());
             let first = _mm512_slli_epi32::<16>(pairs);
             let second = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            (Self(_mm512_castsi512_ps(first)), Self(_mm512_castsi512_ps(second)))
+            (
+                Self(_mm512_castsi512_ps(first)),
+                Self(_mm512_castsi512_ps(second)),
+            )
         }
     }
     #[inline(always)]
@@ -81,7 +84,11 @@ impl Lanes for Avx512Lanes {
     }
     #[inline(always)]
     fn first(self, count: usize, other: Self) -> Self {
-        let mask = if count >= 16 { u16::MAX } else { (1 << count) - 1 };
+        let mask = if count >= 16 {
+            u16::MAX
+        } else {
+            (1 << count) - 1
+        };
         // SAFETY: see above.
         Self(unsafe { _mm512_mask_blend_ps(mask, other.0, self.0) })
     }
@@ -100,7 +107,10 @@ impl Lanes for Avx512Lanes {
         unsafe {
             let high = _mm512_extractf32x8_ps::<1>(self.0);
             let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), high);
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
@@ -111,7 +121,10 @@ impl Lanes for Avx512Lanes {
         unsafe {
             let high = _mm512_extractf32x8_ps::<1>(self.0);
             let eight = _mm256_max_ps(_mm512_castps512_ps256(self.0), high);
-            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let four = _mm_max_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }

@@ -46,7 +46,9 @@ impl Lanes for PortableLanes {
         // SAFETY: the caller promises 32 values; the read is unaligned.
         let pairs = unsafe { source.cast::<[u16; 2 * LANES]>().read_unaligned() };
         let part = |offset| {
-            Self(std::array::from_fn(|lane| f32::from_bits(u32::from(pairs[2 * lane + offset]) << 16)))
+            Self(std::array::from_fn(|lane| {
+                f32::from_bits(u32::from(pairs[2 * lane + offset]) << 16)
+            }))
         };
         (part(0), part(1))
     }
@@ -68,7 +70,9 @@ impl Lanes for PortableLanes {
     }
     #[inline(always)]
     fn fma(self, factor: Self, addend: Self) -> Self {
-        Self(std::array::from_fn(|lane| self.0[lane].mul_add(factor.0[lane], addend.0[lane])))
+        Self(std::array::from_fn(|lane| {
+            self.0[lane].mul_add(factor.0[lane], addend.0[lane])
+        }))
     }
     #[inline(always)]
     fn max(self, other: Self) -> Self {
@@ -81,17 +85,31 @@ impl Lanes for PortableLanes {
     #[inline(always)]
     fn where_less(self, value: Self, limit: Self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| {
-            if value.0[lane] < limit.0[lane] { self.0[lane] } else { other.0[lane] }
+            if value.0[lane] < limit.0[lane] {
+                self.0[lane]
+            } else {
+                other.0[lane]
+            }
         }))
     }
     #[inline(always)]
     fn first(self, count: usize, other: Self) -> Self {
-        Self(std::array::from_fn(|lane| if lane < count { self.0[lane] } else { other.0[lane] }))
+        Self(std::array::from_fn(|lane| {
+            if lane < count {
+                self.0[lane]
+            } else {
+                other.0[lane]
+            }
+        }))
     }
     #[inline(always)]
     fn scale_by_power(self, shifted: Self) -> Self {
         Self(std::array::from_fn(|lane| {
-            f32::from_bits(self.0[lane].to_bits().wrapping_add(shifted.0[lane].to_bits() << 23))
+            f32::from_bits(
+                self.0[lane]
+                    .to_bits()
+                    .wrapping_add(shifted.0[lane].to_bits() << 23),
+            )
         }))
     }
     #[inline(always)]

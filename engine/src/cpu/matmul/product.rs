@@ -146,7 +146,7 @@ unsafe fn run_segment(
             ]
         };
         for token in tokens.clone().step_by(TILE_ROWS) {
-            // The first tile of tokens fetches the next panels while it computes.
+            // The first tile of tokens fetches what comes two panels later while it computes.
             let first_tile = token == tokens.start;
             let ahead = if first_tile {
                 PANELS * segment.panel_bytes
@@ -166,11 +166,16 @@ unsafe fn run_segment(
                 let start = segment.rows.start + panel * PANEL_ROWS;
                 let wanted = rows.start.max(start)..rows.end.min(start + PANEL_ROWS);
                 for (token, lanes) in tokens.clone().zip(lanes) {
-                    let values = &lanes.0[wanted.start - start..wanted.end - start];
                     // SAFETY: `token` and `wanted` are inside the view and this caller's alone.
                     unsafe {
                         let target = out.base.add(token * out.row_stride + wanted.start);
-                        target.copy_from_nonoverlapping(values.as_ptr(), values.len());
+                        if wanted.len() == PANEL_ROWS {
+                            // Of known length: a few moves, not a call.
+                            target.cast::<[f32; PANEL_ROWS]>().write_unaligned(lanes.0);
+                        } else {
+                            let values = &lanes.0[wanted.start - start..wanted.end - start];
+                            target.copy_from_nonoverlapping(values.as_ptr(), values.len());
+                        }
                     }
                 }
             }
