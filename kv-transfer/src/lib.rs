@@ -20,6 +20,8 @@ mod receive;
 mod send;
 mod shm;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use counters::Counters;
 pub use error::{CloseReason, Refusal, TransferError};

@@ -32,7 +32,7 @@ impl ReadBuffer {
     }
 
     pub(crate) fn consume(&mut self, bytes: usize) {
-        self.start = (self.start + bytes).min(self.end);
+        self.start += bytes.min(self.end - self.start);
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }

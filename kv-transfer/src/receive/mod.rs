@@ -1,7 +1,7 @@
 //! The receiving side of a process: listeners, open attempts, grants. It must not know the pool: pages
 //! are reserved before an attempt opens and given back by whoever reserved them.
 
-mod attempt;
+pub(crate) mod attempt;
 mod connection;
 mod landing;
 mod listener;

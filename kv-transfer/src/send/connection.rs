@@ -62,6 +62,9 @@ impl Connection {
     pub(crate) async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Ending {
         let mut deserted = false;
         loop {
+            if let Some(ending) = self.attempt.ending() {
+                return ending.clone();
+            }
             let progress = Arc::clone(&self.progress);
             let credit = Arc::clone(&self.credit);
             let (changed, credited) = (progress.changed(), credit.changed());
@@ -69,9 +72,6 @@ impl Connection {
             changed.as_mut().enable();
             credited.as_mut().enable();
             self.fill();
-            if let Some(ending) = self.attempt.ending() {
-                return ending.clone();
-            }
             let may_write = self.attempt.may_write();
             // While words wait to be written, silence is not ours to break.
             let wake_at = self.attempt.wake_at(!self.outbox.is_empty());

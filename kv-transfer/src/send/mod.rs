@@ -5,14 +5,14 @@
 //! bookkeeping, the kernel keeps attempts from stalling each other, and the price is one handshake
 //! that overlaps with compute.
 
-mod attempt;
+pub(crate) mod attempt;
 mod connection;
 mod credit;
 mod dial;
 mod gate;
 mod outbox;
 mod peers;
-mod run;
+pub(crate) mod run;
 mod writer;
 
 use std::sync::Arc;

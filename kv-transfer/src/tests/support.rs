@@ -1,31 +1,31 @@
 //! Actors for transfer tests: a receiving and a sending side over a tiny random layout.
-#![allow(unreachable_pub)] // One test binary; its modules share this one.
+#![allow(unsafe_code)] // Reads and writes regions as the owner of their pages.
 
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
-use baton_kv_transfer::{
+use crate::{
     Identity, Incoming, Outcome, PageProgress, Receiver, ReceiverOptions, Reservation, Sender,
     SenderOptions, SharedMemory, TransportChoice, host_id, shared_memory,
 };
+use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 use baton_proto::domain::{Fingerprint, Grant, PROTOCOL_VERSION, PageSlot};
 use baton_proto::ids::{Attempt, Incarnation};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 
 /// Longest wait for anything in a test.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(super) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future)
         .await
         .unwrap_or_else(|_| panic!("{what} took too long"))
 }
 
-pub fn layout(pages: u32) -> KvLayout {
+pub(super) fn layout(pages: u32) -> KvLayout {
     KvLayout {
         layers: 3,
         kv_heads: 2,
@@ -36,7 +36,7 @@ pub fn layout(pages: u32) -> KvLayout {
     }
 }
 
-pub fn fingerprint(layout: &KvLayout) -> Fingerprint {
+pub(super) fn fingerprint(layout: &KvLayout) -> Fingerprint {
     Fingerprint {
         protocol_version: PROTOCOL_VERSION,
         weights_digest: [1; 32],
@@ -53,7 +53,7 @@ pub fn fingerprint(layout: &KvLayout) -> Fingerprint {
     }
 }
 
-pub fn identity(layout: &KvLayout, incarnation: u64) -> Identity {
+pub(super) fn identity(layout: &KvLayout, incarnation: u64) -> Identity {
     Identity {
         incarnation: Incarnation(incarnation),
         fingerprint: fingerprint(layout),
@@ -62,19 +62,18 @@ pub fn identity(layout: &KvLayout, incarnation: u64) -> Identity {
 }
 
 /// A region of any alignment-64 memory, filled and read as the owner of all pages.
-pub fn region(layout: &KvLayout) -> Arc<SharedMemory> {
+pub(super) fn region(layout: &KvLayout) -> Arc<SharedMemory> {
     shared_memory(layout.region_bytes()).expect("memfd")
 }
 
-pub fn fill_random(memory: &dyn KvMemory, seed: u64) {
+pub(super) fn fill_random(memory: &dyn KvMemory, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut bytes = vec![0; memory.len()];
     random.fill_bytes(&mut bytes);
     write(memory, 0, &bytes);
 }
 
-#[allow(unsafe_code)]
-pub fn write(memory: &dyn KvMemory, offset: usize, bytes: &[u8]) {
+pub(super) fn write(memory: &dyn KvMemory, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= memory.len());
     // SAFETY: in bounds; the test owns these pages.
     unsafe {
@@ -83,14 +82,13 @@ pub fn write(memory: &dyn KvMemory, offset: usize, bytes: &[u8]) {
     }
 }
 
-#[allow(unsafe_code)]
-pub fn read(memory: &dyn KvMemory, offset: usize, length: usize) -> Vec<u8> {
+pub(super) fn read(memory: &dyn KvMemory, offset: usize, length: usize) -> Vec<u8> {
     assert!(offset + length <= memory.len());
     // SAFETY: in bounds; the test reads pages that nobody writes meanwhile.
     unsafe { std::slice::from_raw_parts(memory.base().add(offset).as_ptr(), length).to_vec() }
 }
 
-pub fn piece(memory: &dyn KvMemory, layout: &KvLayout, layer: u32, page: u32) -> Vec<u8> {
+pub(super) fn piece(memory: &dyn KvMemory, layout: &KvLayout, layer: u32, page: u32) -> Vec<u8> {
     read(
         memory,
         layout.piece_offset(layer, page),
@@ -99,14 +97,14 @@ pub fn piece(memory: &dyn KvMemory, layout: &KvLayout, layer: u32, page: u32) ->
 }
 
 /// The receiving side.
-pub struct ReceivingSide {
-    pub receiver: Receiver,
-    pub memory: Arc<SharedMemory>,
-    pub layout: KvLayout,
+pub(super) struct ReceivingSide {
+    pub(super) receiver: Receiver,
+    pub(super) memory: Arc<SharedMemory>,
+    pub(super) layout: KvLayout,
     _folder: tempfile::TempDir,
 }
 
-pub fn receiver_options(transports: TransportChoice, folder: &Path) -> ReceiverOptions {
+pub(super) fn receiver_options(transports: TransportChoice, folder: &Path) -> ReceiverOptions {
     ReceiverOptions {
         transports,
         listen: ([127, 0, 0, 1], 0).into(),
@@ -118,11 +116,11 @@ pub fn receiver_options(transports: TransportChoice, folder: &Path) -> ReceiverO
     }
 }
 
-pub async fn receiving(layout: KvLayout, transports: TransportChoice) -> ReceivingSide {
+pub(super) async fn receiving(layout: KvLayout, transports: TransportChoice) -> ReceivingSide {
     receiving_with(layout, transports, 100, |_| {}).await
 }
 
-pub async fn receiving_with(
+pub(super) async fn receiving_with(
     layout: KvLayout,
     transports: TransportChoice,
     incarnation: u64,
@@ -150,7 +148,7 @@ pub async fn receiving_with(
 }
 
 impl ReceivingSide {
-    pub fn open(&self, pages: &[u32], reused_pages: u32) -> (Grant, Incoming) {
+    pub(super) fn open(&self, pages: &[u32], reused_pages: u32) -> (Grant, Incoming) {
         let slots = pages
             .iter()
             .map(|page| PageSlot {
@@ -165,12 +163,12 @@ impl ReceivingSide {
         })
     }
 
-    pub fn counter(&self, name: &str) -> u64 {
+    pub(super) fn counter(&self, name: &str) -> u64 {
         counter(&self.receiver.counters().snapshot(), name)
     }
 }
 
-pub fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
+pub(super) fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
     let full = format!("kv_transfer_{name}");
     snapshot
         .iter()
@@ -180,13 +178,13 @@ pub fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
 }
 
 /// The sending side.
-pub struct SendingSide {
-    pub sender: Sender,
-    pub memory: Arc<SharedMemory>,
-    pub layout: KvLayout,
+pub(super) struct SendingSide {
+    pub(super) sender: Sender,
+    pub(super) memory: Arc<SharedMemory>,
+    pub(super) layout: KvLayout,
 }
 
-pub fn sender_options(transports: TransportChoice) -> SenderOptions {
+pub(super) fn sender_options(transports: TransportChoice) -> SenderOptions {
     SenderOptions {
         transports,
         connect_timeout: Duration::from_secs(5),
@@ -194,15 +192,30 @@ pub fn sender_options(transports: TransportChoice) -> SenderOptions {
     }
 }
 
-pub fn sending(layout: KvLayout, transports: TransportChoice, seed: u64) -> SendingSide {
+pub(super) fn sending(layout: KvLayout, transports: TransportChoice, seed: u64) -> SendingSide {
+    sending_as(layout, transports, seed, |_| {})
+}
+
+pub(super) fn sending_as(
+    layout: KvLayout,
+    transports: TransportChoice,
+    seed: u64,
+    adjust: impl FnOnce(&mut Identity),
+) -> SendingSide {
+    sending_with(layout, seed, sender_options(transports), adjust)
+}
+
+pub(super) fn sending_with(
+    layout: KvLayout,
+    seed: u64,
+    options: SenderOptions,
+    adjust: impl FnOnce(&mut Identity),
+) -> SendingSide {
     let memory = region(&layout);
     fill_random(&*memory, seed);
-    let sender = Sender::new(
-        identity(&layout, 200),
-        layout,
-        memory.clone(),
-        sender_options(transports),
-    );
+    let mut identity = identity(&layout, 200);
+    adjust(&mut identity);
+    let sender = Sender::new(identity, layout, memory.clone(), options);
     SendingSide {
         sender,
         memory,
@@ -210,8 +223,18 @@ pub fn sending(layout: KvLayout, transports: TransportChoice, seed: u64) -> Send
     }
 }
 
+/// Waits until a counter or the like has moved; every look is a turn of the runtime.
+pub(super) async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    within(what, async {
+        while !is() {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    })
+    .await;
+}
+
 impl SendingSide {
-    pub fn progress(&self, prompt_tokens: u32, pages: &[u32]) -> Arc<PageProgress> {
+    pub(super) fn progress(&self, prompt_tokens: u32, pages: &[u32]) -> Arc<PageProgress> {
         let pages = pages.iter().map(|page| PageIndex(*page)).collect();
         PageProgress::new(
             self.layout.layers,
@@ -222,13 +245,13 @@ impl SendingSide {
     }
 }
 
-pub fn advance_all(progress: &PageProgress, layout: &KvLayout, tokens: u32) {
+pub(super) fn advance_all(progress: &PageProgress, layout: &KvLayout, tokens: u32) {
     for layer in 0..layout.layers {
         progress.advance(layer, tokens);
     }
 }
 
-pub fn assert_same(
+pub(super) fn assert_same(
     sent: &SendingSide,
     landed: &ReceivingSide,
     local: &[u32],
@@ -246,14 +269,14 @@ pub fn assert_same(
     }
 }
 
-pub fn committed(outcome: Outcome) -> Vec<u8> {
+pub(super) fn committed(outcome: Outcome) -> Vec<u8> {
     match outcome {
         Outcome::Committed { payload } => payload,
         other => panic!("not committed: {other:?}"),
     }
 }
 
-pub fn failure(outcome: Outcome) -> baton_kv_transfer::TransferError {
+pub(super) fn failure(outcome: Outcome) -> crate::TransferError {
     match outcome {
         Outcome::Failed(error) => error,
         other => panic!("not failed: {other:?}"),

@@ -1,0 +1,177 @@
+//! Garbage and greed at the door of a receiver: it refuses, counts, and goes on serving.
+
+use baton_proto::domain::Transport;
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+
+use super::raw::{RawSender, hello, script};
+use super::support::*;
+use super::whole::BOTH;
+use crate::error::{CloseReason, Refusal, TransferError};
+use crate::frame::{FRAME_VERSION, Frame};
+use crate::{TransportChoice, host_id};
+
+/// A good transfer goes through.
+async fn still_serves(landed: &ReceivingSide, sent: &SendingSide) {
+    let (grant, mut incoming) = landed.open(&[14, 15], 0);
+    let progress = sent.progress(32, &[0, 1]);
+    advance_all(&progress, &sent.layout, 32);
+    within(
+        "commit",
+        sent.sender.begin(grant, progress).commit(Vec::new()),
+    )
+    .await
+    .expect("commit");
+    committed(within("outcome", incoming.outcome()).await);
+    assert_same(sent, landed, &[0, 1], &[14, 15], 0);
+}
+
+#[tokio::test]
+async fn xfr_24_garbage_at_any_moment_is_one_attempts_failure() {
+    let seed = 2424;
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for (choice, transport) in BOTH {
+        let landed = receiving(layout(16), choice).await;
+        let sent = sending(layout(16), choice, 5);
+        for round in 0..60 {
+            let (grant, mut incoming) = landed.open(&[1, 2, 3], 0);
+            let words = script(&sent, &grant, &[1, 2, 3], 48, landed.layout);
+            let mut garbage = vec![0; random.random_range(1..4000)];
+            random.fill_bytes(&mut garbage);
+            if random.random() && garbage.len() > 8 {
+                garbage[4] = FRAME_VERSION;
+                garbage[6..8].fill(0);
+            }
+            let mut raw = RawSender::connect(&grant, transport).await;
+            let stage = round % 4;
+            if stage == 0 {
+                raw.say_bytes(&garbage).await;
+                continue;
+            }
+            if stage == 1 {
+                let mut hello = Frame::Hello(Box::new(hello(&grant, &host_id()))).encode(0);
+                let at = random.random_range(8..hello.len());
+                hello[at] ^= 1 << random.random_range(0..8);
+                hello.truncate(random.random_range(0..=hello.len()));
+                raw.say_bytes(&hello).await;
+                continue;
+            }
+            raw.say(&Frame::Hello(Box::new(hello(&grant, &host_id()))))
+                .await;
+            raw.welcomed(landed.layout.region_bytes()).await;
+            raw.open(words.manifest).await;
+            raw.pages(&words.runs[0]).await;
+            if stage == 3 {
+                // In the middle of a frame.
+                let run = &words.runs[1];
+                let frame = Frame::Pages(run.head.clone()).encode(run.bytes[0].len());
+                raw.say_bytes(&frame[..random.random_range(1..frame.len())])
+                    .await;
+            }
+            raw.say_bytes(&garbage).await;
+            drop(raw);
+            let error = failure(within("outcome", incoming.outcome()).await);
+            assert!(!error.name().is_empty());
+            within("fence", incoming.fenced()).await;
+        }
+        still_serves(&landed, &sent).await;
+    }
+}
+
+#[tokio::test]
+async fn xfr_24_fifty_peers_die_during_their_transfer() {
+    for (choice, transport) in BOTH {
+        let landed = receiving(layout(16), choice).await;
+        let sent = sending(layout(16), choice, 5);
+        for round in 0..50 {
+            let (grant, mut incoming) = landed.open(&[1, 2, 3], 0);
+            let words = script(&sent, &grant, &[1, 2, 3], 48, landed.layout);
+            let mut raw =
+                RawSender::admitted(&grant, transport, landed.layout.region_bytes()).await;
+            raw.open(words.manifest).await;
+            for run in &words.runs[..round % words.runs.len()] {
+                raw.pages(run).await;
+            }
+            drop(raw);
+            let outcome = failure(within("outcome", incoming.outcome()).await);
+            assert_eq!(outcome.name(), "connection_lost");
+            within("fence", incoming.fenced()).await;
+            still_serves(&landed, &sent).await;
+        }
+        assert_eq!(landed.counter("failed_connection_lost"), 50);
+    }
+}
+
+#[tokio::test]
+async fn sec_02_greedy_frames_are_refused_by_size() {
+    for (choice, transport) in BOTH {
+        let landed = receiving(layout(16), choice).await;
+        let sent = sending(layout(16), choice, 5);
+        // A Hello of 4 GiB.
+        let (grant, _incoming) = landed.open(&[1], 0);
+        let mut raw = RawSender::connect(&grant, transport).await;
+        raw.say_bytes(&[0xff, 0xff, 0xff, 0xff, FRAME_VERSION, 1, 0, 0])
+            .await;
+        assert_eq!(raw.hear().await, Some(Frame::Refused(Refusal::Malformed)));
+        assert_eq!(landed.counter("refused_malformed"), 1);
+        // Layer 10^6; position 2^32 - 2; a page of another attempt.
+        for (layer, position, page) in [(1_000_000, 0, 1), (0, u32::MAX - 1, 1), (0, 0, 9)] {
+            let (grant, mut incoming) = landed.open(&[1], 0);
+            let words = script(&sent, &grant, &[1], 16, landed.layout);
+            let mut raw =
+                RawSender::admitted(&grant, transport, landed.layout.region_bytes()).await;
+            raw.open(words.manifest).await;
+            let mut head = words.runs[0].head.clone();
+            (head.layer, head.position, head.page) = (layer, position, page);
+            let payload = if transport == Transport::Tcp {
+                landed.layout.piece_bytes()
+            } else {
+                0
+            };
+            raw.say_bytes(&Frame::Pages(head).encode(payload)).await;
+            let error = failure(within("outcome", incoming.outcome()).await);
+            assert!(matches!(error, TransferError::StalePage { .. }), "{error}");
+            assert_eq!(
+                raw.hear_word().await,
+                Some(Frame::Closed(raw.key, CloseReason::StalePage))
+            );
+        }
+        still_serves(&landed, &sent).await;
+    }
+}
+
+#[tokio::test]
+async fn sec_02_a_sender_writes_only_into_the_pool_it_was_shown() {
+    let landed = receiving(layout(16), TransportChoice::Shm).await;
+    let sent = sending(layout(16), TransportChoice::Shm, 5);
+    let (mut grant, _incoming) = landed.open(&[1], 0);
+    grant.slots[0].page = u32::MAX;
+    let progress = sent.progress(16, &[0]);
+    advance_all(&progress, &sent.layout, 16);
+    let mut outgoing = sent.sender.begin(grant, progress);
+    let error = within("failure", outgoing.failed()).await;
+    let expected = TransferError::Grant {
+        what: "page slot",
+        value: u64::from(u32::MAX),
+        expected: 16,
+    };
+    assert_eq!(error, expected);
+}
+
+#[tokio::test]
+async fn handshakes_that_hang_do_not_keep_others_out() {
+    let landed = receiving(layout(16), TransportChoice::Tcp).await;
+    let sent = sending(layout(16), TransportChoice::Tcp, 5);
+    let (grant, _incoming) = landed.open(&[1], 0);
+    let mut hanging = Vec::new();
+    for _ in 0..40 {
+        hanging.push(RawSender::connect(&grant, Transport::Tcp).await);
+    }
+    still_serves(&landed, &sent).await;
+    drop(hanging);
+    until("they are counted", || {
+        landed.counter("handshakes_abandoned") == 40
+    })
+    .await;
+}

@@ -1,0 +1,14 @@
+//! Tests of the crate: whole transfers over both transports, scripted peers, random schedules.
+
+mod corruption;
+mod deadlines;
+mod faults;
+mod frames;
+mod handshake;
+mod hostile;
+mod progress;
+mod quarantine;
+mod raw;
+mod schedule;
+mod support;
+mod whole;
