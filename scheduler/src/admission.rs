@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use baton_kv_cache::{Hold, PageTable, PrefixCursor};
 
+use crate::group::Group;
 use crate::plan::Plan;
 use crate::progress::ProgressFactory;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Lane, Phase, Progress, Told};
+use crate::sequence::{Lane, Phase, Progress, Told};
 use crate::{AfterPrompt, ReservedPages, SequenceError, SequenceEvent, SequenceId, SequenceSpec};
 
 /// Pages found and reserved for the tokens before the first new one.

@@ -11,6 +11,7 @@ mod admission;
 mod config;
 mod error;
 mod event;
+mod group;
 mod handle;
 mod inbox;
 mod load;

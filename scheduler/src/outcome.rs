@@ -5,9 +5,10 @@ use baton_engine::Logits;
 use baton_kv_cache::Indexed;
 use baton_sampling::{SampleInput, sample};
 
+use crate::group::Group;
 use crate::plan::{Plan, PlannedSlice};
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Landing, Lane, Phase, Told};
+use crate::sequence::{Landing, Lane, Phase, Told};
 use crate::{AfterPrompt, SequenceError, SequenceEvent, SequenceId, Token};
 
 impl Scheduler {

@@ -7,8 +7,9 @@ use baton_engine::SequenceSlice;
 use baton_kv_cache::PageIndex;
 
 use crate::SequenceId;
+use crate::group::Group;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Phase};
+use crate::sequence::Phase;
 
 /// One slice of the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

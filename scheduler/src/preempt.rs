@@ -5,9 +5,10 @@
 //! no victim waits with its pages. It must not know why pages are short.
 
 use crate::SequenceId;
+use crate::group::Group;
 use crate::plan::{Plan, PlannedCopy};
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Landing, Phase};
+use crate::sequence::{Landing, Phase};
 
 impl Scheduler {
     /// Makes the pages for tokens `from..from + len` of a choice exist and be its own. False: not now.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use baton_kv_cache::{PageHasher, PagePool};
 
+use crate::group::Group;
 use crate::load::{LoadSnapshot, StepTimes};
 use crate::plan::{Plan, PlannedSlice};
 use crate::progress::LayerProgress;
-use crate::sequence::{Group, Phase, Progress};
+use crate::sequence::{Phase, Progress};
 use crate::{AfterPrompt, SchedulerConfig, SequenceError, SequenceEvent, SequenceId};
 
 /// What the model can do.

@@ -3,9 +3,10 @@
 
 use baton_kv_cache::Hold;
 
+use crate::group::Group;
 use crate::outcome::share_trunk;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Group, Landing, Lane, Phase, Told};
+use crate::sequence::{Landing, Lane, Phase, Told};
 use crate::{AfterPrompt, SequenceError, SequenceEvent, SequenceId, Token};
 
 impl Scheduler {

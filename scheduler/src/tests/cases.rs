@@ -95,3 +95,42 @@ fn smp_02_choices_differ_repeat_and_end_each_for_itself() {
     }
     assert!(reference.iter().any(|choice| choice != &reference[0]));
 }
+
+#[test]
+fn smp_02_choices_share_the_prompt_and_copy_on_the_first_write() {
+    let mut params = sampled(24, 7);
+    params.choices = 4;
+    let mut rig = Rig::new(config(32, 8));
+    let text = prompt(9, 21);
+    let id = rig.submit(&text, params.clone());
+    while rig.heard[&id].prompt_done.is_none() {
+        assert!(rig.step());
+    }
+    let live = |rig: &Rig| rig.scheduler.pool.ledger().live;
+    let pages = |rig: &Rig, at: usize| rig.scheduler.groups[&id].tables()[at].pages().to_vec();
+    assert_eq!(live(&rig), 3, "four choices hold the same three pages");
+    assert!((1..4).all(|choice| pages(&rig, choice) == pages(&rig, 0)));
+    let plan = rig.plan().expect("all four go on");
+    assert_eq!(
+        (plan.slices.len(), plan.copies.len()),
+        (4, 3),
+        "the last keeps the page"
+    );
+    assert!(
+        plan.copies
+            .iter()
+            .all(|copy| copy.from == plan.copies[0].from)
+    );
+    rig.run(plan);
+    assert_eq!(
+        live(&rig),
+        2 + 4,
+        "full pages shared, the partial one each for itself"
+    );
+    assert!((1..4).all(|choice| pages(&rig, choice)[..2] == pages(&rig, 0)[..2]));
+    let plan = rig.plan().expect("goes on");
+    assert!(plan.copies.is_empty(), "copied once");
+    rig.run(plan);
+    rig.run_to_end();
+    rig.assert_exact(id, &text, &params);
+}

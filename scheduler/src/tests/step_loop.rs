@@ -361,6 +361,70 @@ async fn a_panic_of_the_engine_ends_the_loop_and_everybody_hears() {
     assert_eq!(refused, Err(SequenceError::Gone));
 }
 
+/// One client of the crowd: reads to the end, reads slowly, leaves, releases, or cancels a choice.
+async fn client(handle: StepHandle, n: u64) -> bool {
+    let text = prompt(n % 7, 1 + (n % 40) as u32);
+    let mut params = sampled(1 + (n % 25) as u32, n);
+    params.choices = 1 + (n % 3) as u32;
+    let (sender, mut events) = mpsc::channel(1 + (n % 5) as usize);
+    let request = spec(Instant::now(), &text, params.clone());
+    let id = handle
+        .submit(request, AfterPrompt::Decode, None, sender)
+        .await
+        .expect("accepted");
+    let mut tokens = Vec::new();
+    while let Some(event) = next(&mut events).await {
+        match event {
+            SequenceEvent::Token(token) => tokens.push(token),
+            SequenceEvent::Done { .. } => break,
+            SequenceEvent::Failed(error) => panic!("{error}"),
+            _ => {}
+        }
+        match n % 10 {
+            0 if tokens.len() > 3 => return false,
+            1 if tokens.len() > 3 => {
+                handle.release(id);
+                return false;
+            }
+            2 => handle.cancel_choice(id, 1),
+            3 | 4 => tokio::task::yield_now().await,
+            _ => {}
+        }
+    }
+    let reference = expected(&text, &params, params.max_tokens, &[]);
+    for (choice, completion) in (0..).zip(&reference) {
+        let of_choice = tokens.iter().filter(|token| token.choice == choice);
+        let got: Vec<_> = of_choice.map(|token| token.token_id).collect();
+        if n % 10 == 2 && choice == 1 {
+            assert!(completion.starts_with(&got));
+        } else {
+            assert_eq!(&got, completion, "client {n}");
+        }
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_clients_on_a_small_pool() {
+    let mut settings = config(24, 8);
+    settings.prefix_cache = true;
+    let (handle, _) = start(settings);
+    let clients: Vec<_> = (0..400)
+        .map(|n| tokio::spawn(client(handle.clone(), n)))
+        .collect();
+    let mut finished = 0;
+    for client in clients {
+        finished += u32::from(client.await.expect("no panic"));
+    }
+    assert!(finished >= 320);
+    idle(&handle).await;
+    let load = handle.snapshot();
+    assert!(
+        load.preemptions > 0 && load.prefix_hit_tokens > 0,
+        "{load:?}"
+    );
+}
+
 #[tokio::test]
 async fn drain_finishes_what_runs_and_accepts_nothing() {
     let (handle, _) = start(config(64, 16));
