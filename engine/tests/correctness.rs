@@ -146,6 +146,37 @@ fn mdl_08_scaled_rotations_agree_beyond_the_original_context() {
     }
 }
 
+/// Scalings that only Hugging Face files can state.
+#[test]
+fn mdl_08_scalings_of_hugging_face_files_agree_beyond_the_original_context() {
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 16,
+    };
+    let yarn = RopeScaling::Yarn {
+        factor: 4.0,
+        original_context: 16,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: Some(1.2),
+    };
+    for rope_scaling in [llama3, yarn] {
+        let model = TinyModel {
+            rope_scaling: rope_scaling.clone(),
+            ..TinyModel::default()
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tiny");
+        model.write_hf_dir(&path, 1).expect("written");
+        let file = ModelFile::open(&path).expect("the model opens");
+        assert_eq!(file.config().rope.scaling, rope_scaling);
+        let error = error(&path, KvDtype::F32, 16);
+        assert!(error < 1e-4, "{rope_scaling:?}: {error}");
+    }
+}
+
 /// Largest difference between the last logits of two models on the same tokens.
 fn distance(a: &Path, b: &Path) -> f32 {
     let (a, b) = (last_logits(a), last_logits(b));

@@ -23,10 +23,10 @@ const REGION_ALIGNMENT: usize = 64;
 /// A model with its KV region, ready to step.
 pub struct CpuEngine {
     model: Arc<CpuModel>,
-    pages: Pages,
+    pub(super) pages: Pages,
     isa: Isa,
     threads: Threads,
-    buffers: Buffers,
+    pub(super) buffers: Buffers,
     plan: Plan,
 }
 

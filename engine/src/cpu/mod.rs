@@ -17,6 +17,8 @@ mod pages;
 mod plan;
 mod rope;
 mod shared_rows;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 pub use engine::CpuEngine;

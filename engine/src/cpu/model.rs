@@ -35,7 +35,15 @@ impl CpuModel {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, EngineError> {
         options.validate()?;
-        let config = file.config().clone();
+        Self::load_as(file.config().clone(), file, progress)
+    }
+
+    /// Loads `file` as if its configuration were `config`.
+    pub(super) fn load_as(
+        config: ModelConfig,
+        file: &ModelFile,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, EngineError> {
         check_supported(&config)?;
         let total = file.weight_bytes();
         let mut packer = Packer {

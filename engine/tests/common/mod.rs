@@ -1,6 +1,8 @@
 //! What the engine's tests share: models, engines and sequences over shuffled pages.
 #![allow(dead_code, missing_docs, unreachable_pub)] // Each test file uses its own part.
 
+mod real_model;
+
 use std::{path::PathBuf, sync::Arc};
 
 use baton_engine::{
@@ -8,21 +10,8 @@ use baton_engine::{
 };
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::{ModelFile, fixtures::Random};
-
-/// The default model; a test that needs it fails if it is not there.
-pub fn real_model() -> PathBuf {
-    let directory = std::env::var_os("BATON_MODEL_DIR").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/baton"),
-        PathBuf::from,
-    );
-    let path = directory.join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    assert!(
-        path.is_file(),
-        "{} is missing: `make model` fetches it",
-        path.display()
-    );
-    path
-}
+#[allow(unused_imports)]
+pub use real_model::real_model;
 
 /// `reference.json`, next to the workspace.
 pub fn reference() -> serde_json::Value {

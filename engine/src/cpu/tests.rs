@@ -1,0 +1,87 @@
+//! The first layer of the default model, from inside: Q and K after rotation.
+#![allow(unsafe_code)] // Reads K from a page.
+
+#[path = "../../tests/common/naive.rs"]
+mod naive;
+#[path = "../../tests/common/real_model.rs"]
+mod real_model;
+
+use std::sync::Arc;
+
+use baton_kv_cache::{KvDtype, PageIndex};
+use baton_model_file::{ModelFile, RopePairing};
+use naive::Naive;
+
+use super::{CpuEngine, CpuModel, anonymous_memory, pages::paired};
+use crate::{Batch, CpuOptions, SequenceSlice, StepEngine};
+
+const PAGE_SIZE: usize = 16;
+
+/// Largest differences of Q and of K of layer 0 to the reference, over two pages of tokens.
+fn layer_0_errors(file: &ModelFile, pairing: RopePairing) -> (f64, f64) {
+    let naive = Naive::read(file, 1);
+    let mut config = naive.config.clone();
+    config.rope.pairing = pairing;
+    let model = Arc::new(CpuModel::load_as(config, file, &mut |_, _| {}).expect("the model loads"));
+    let layout = model.kv_layout(PAGE_SIZE as u32, 2, KvDtype::F32);
+    let memory = anonymous_memory(layout.region_bytes()).expect("memory");
+    let options = CpuOptions {
+        threads: 2,
+        cpus: Vec::new(),
+        max_step_tokens: 32,
+        max_step_rows: 1,
+        isa: None,
+    };
+    let mut engine = CpuEngine::new(model, layout, memory, &options).expect("an engine");
+    // "The capital of France is" and more, from the reference's prompts.
+    let tokens: Vec<u32> = (0..24).map(|at| 504 + at * 631).collect();
+    let pages = [PageIndex(1), PageIndex(0)];
+    let slice = SequenceSlice {
+        token_ids: &tokens,
+        position: 0,
+        pages: &pages,
+        logits: true,
+    };
+    engine
+        .step(
+            &Batch {
+                copies: &[],
+                slices: &[slice],
+            },
+            &mut |_| {},
+        )
+        .expect("a step");
+
+    let (rotated, _) = naive.heads(0, &naive.embed(&tokens));
+    let width = layout.head_dim as usize;
+    let (mut q_error, mut k_error): (f64, f64) = (0.0, 0.0);
+    for at in 0..tokens.len() {
+        // SAFETY: no step runs now.
+        let heads = unsafe { engine.buffers.heads.share().row(at) };
+        for (ours, theirs) in heads.iter().zip(&rotated.queries[at]) {
+            let scaled = f64::from(*ours) * (width as f64).sqrt();
+            q_error = q_error.max((scaled - theirs).abs());
+        }
+        for (head, theirs) in rotated.keys[at].chunks(width).enumerate() {
+            let (keys, _) = engine.pages.head(0, pages[at / PAGE_SIZE], head);
+            for (dimension, theirs) in theirs.iter().enumerate() {
+                let place = paired(dimension, at % PAGE_SIZE, width, PAGE_SIZE);
+                // SAFETY: inside the head's K, which is f32; no step runs now.
+                let ours = unsafe { keys.cast::<f32>().add(place).read() };
+                k_error = k_error.max((f64::from(ours) - theirs).abs());
+            }
+        }
+    }
+    (q_error, k_error)
+}
+
+/// MDL-07: llama-architecture GGUF files rotate neighbours; halves on the same file are wrong.
+#[test]
+fn mdl_07_layer_0_rotates_as_the_reference_does() {
+    let file = ModelFile::open(&real_model::real_model()).expect("the model opens");
+    let (q, k) = layer_0_errors(&file, RopePairing::Interleaved);
+    println!("largest difference: Q {q:.2e}, K {k:.2e}");
+    assert!(q < 1e-3 && k < 1e-3, "Q {q}, K {k}");
+    let (q, k) = layer_0_errors(&file, RopePairing::HalfSplit);
+    assert!(q > 0.1 && k > 0.1, "wrong pairing must show: Q {q}, K {k}");
+}
