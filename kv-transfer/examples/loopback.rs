@@ -152,11 +152,14 @@ fn processor_seconds() -> f64 {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let mut arguments = std::env::args()
+    let figures: Vec<u32> = std::env::args()
         .skip(1)
-        .filter_map(|argument| argument.parse().ok());
-    let rounds: usize = arguments.next().unwrap_or(40);
-    let chunk: u32 = arguments.next().unwrap_or(256);
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    let rounds = figures
+        .first()
+        .map_or(40, |rounds| (*rounds).max(1) as usize);
+    let chunk = figures.get(1).map_or(256, |tokens| (*tokens).max(1));
     let folder = std::env::temp_dir().join(format!("baton-loopback-{}", std::process::id()));
     for transports in [TransportChoice::Shm, TransportChoice::Tcp] {
         let sides = sides(transports, &folder).await;
