@@ -8,12 +8,25 @@ use baton_proto::v1::GenerateRequest;
 use crate::random_requests::{Shape, requests};
 use crate::service::{Answer, Choice, Service, Setup, default_model, tiny_model};
 
-const TINY: Shape = Shape { low: 0, high: 256, prompt: 400, output: 40 };
-const REAL: Shape = Shape { low: 1000, high: 40_000, prompt: 700, output: 24 };
+const TINY: Shape = Shape {
+    low: 0,
+    high: 256,
+    prompt: 400,
+    output: 40,
+};
+const REAL: Shape = Shape {
+    low: 1000,
+    high: 40_000,
+    prompt: 700,
+    output: 24,
+};
 
 /// What must not change: ids, text, log-probability bits and finish reasons of every choice.
 fn essence(answers: &[Answer]) -> Vec<Vec<Choice>> {
-    answers.iter().map(|answer| answer.choices.values().cloned().collect()).collect()
+    answers
+        .iter()
+        .map(|answer| answer.choices.values().cloned().collect())
+        .collect()
 }
 
 /// One after the other.
@@ -32,12 +45,17 @@ async fn crowded(service: &Service, requests: &[GenerateRequest], seed: u64) -> 
     for index in (1..order.len()).rev() {
         order.swap(index, random.below(index + 1));
     }
-    let calls = order.iter().map(|index| service.generate(requests[*index].clone()));
+    let calls = order
+        .iter()
+        .map(|index| service.generate(requests[*index].clone()));
     let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
     for (index, answer) in order.iter().zip(futures::future::join_all(calls).await) {
         answers[*index] = Some(answer.expect("an answer"));
     }
-    answers.into_iter().map(|answer| answer.expect("every request was sent")).collect()
+    answers
+        .into_iter()
+        .map(|answer| answer.expect("every request was sent"))
+        .collect()
 }
 
 fn assert_same(what: &str, expected: &[Vec<Choice>], answers: &[Answer]) {
@@ -66,18 +84,38 @@ async fn tokens_do_not_depend_on_batch_chunk_split_or_transport() {
 
     let service = unified(setup.clone()).start().await;
     let reference = essence(&alone(&service, &requests).await);
-    assert_same("repeated, with prefix hits", &reference, &alone(&service, &requests).await);
-    assert_same("crowded", &reference, &crowded(&service, &requests, seed).await);
+    assert_same(
+        "repeated, with prefix hits",
+        &reference,
+        &alone(&service, &requests).await,
+    );
+    assert_same(
+        "crowded",
+        &reference,
+        &crowded(&service, &requests, seed).await,
+    );
     service.assert_idle().await;
     drop(service);
 
     for transport in ["shm", "tcp"] {
-        let service = split(setup.clone()).flag("--transport", transport).start().await;
+        let service = split(setup.clone())
+            .flag("--transport", transport)
+            .start()
+            .await;
         let answers = alone(&service, &requests).await;
         assert_same(transport, &reference, &answers);
-        let moved = answers.iter().filter(|answer| answer.receipt().transport == transport);
-        assert!(moved.count() > 25, "most requests must really have been split over {transport}");
-        assert_same("split and crowded", &reference, &crowded(&service, &requests, seed + 1).await);
+        let moved = answers
+            .iter()
+            .filter(|answer| answer.receipt().transport == transport);
+        assert!(
+            moved.count() > 25,
+            "most requests must really have been split over {transport}"
+        );
+        assert_same(
+            "split and crowded",
+            &reference,
+            &crowded(&service, &requests, seed + 1).await,
+        );
         service.assert_idle().await;
     }
     for budget in [16, 64, 512] {
@@ -86,7 +124,11 @@ async fn tokens_do_not_depend_on_batch_chunk_split_or_transport() {
             .flag("--decode-token-budget", budget)
             .start()
             .await;
-        assert_same(&format!("chunks of {budget}"), &reference, &crowded(&service, &requests, 7).await);
+        assert_same(
+            &format!("chunks of {budget}"),
+            &reference,
+            &crowded(&service, &requests, 7).await,
+        );
         service.assert_idle().await;
     }
 }
@@ -98,7 +140,11 @@ async fn sch_05_preemption_changes_no_token() {
     let seed = 34;
     println!("seed {seed}");
     // Small prompts, long completions: growth, not admission, exhausts the pool.
-    let shape = Shape { prompt: 40, output: 120, ..TINY };
+    let shape = Shape {
+        prompt: 40,
+        output: 120,
+        ..TINY
+    };
     let requests: Vec<_> = requests(seed, 24, shape)
         .into_iter()
         .map(|mut request| {
@@ -114,10 +160,16 @@ async fn sch_05_preemption_changes_no_token() {
     let reference = essence(&alone(&service, &requests).await);
     drop(service);
     for split_or_not in [unified as fn(Setup) -> Setup, split] {
-        let service = split_or_not(setup.clone()).flag("--pages", 28).start().await;
+        let service = split_or_not(setup.clone())
+            .flag("--pages", 28)
+            .start()
+            .await;
         let answers = crowded(&service, &requests, seed).await;
         assert_same("a pool that is too small", &reference, &answers);
-        let preemptions: u32 = answers.iter().map(|answer| answer.receipt().preemptions).sum();
+        let preemptions: u32 = answers
+            .iter()
+            .map(|answer| answer.receipt().preemptions)
+            .sum();
         assert!(preemptions > 0, "the pool was meant to be too small");
         service.assert_idle().await;
     }
@@ -133,8 +185,15 @@ async fn the_real_model_gives_the_same_tokens_split_and_unified() {
     let reference = essence(&alone(&service, &requests).await);
     drop(service);
     for transport in ["shm", "tcp"] {
-        let service = split(setup.clone()).flag("--transport", transport).start().await;
-        assert_same(transport, &reference, &crowded(&service, &requests, seed).await);
+        let service = split(setup.clone())
+            .flag("--transport", transport)
+            .start()
+            .await;
+        assert_same(
+            transport,
+            &reference,
+            &crowded(&service, &requests, seed).await,
+        );
         service.assert_idle().await;
     }
 }

@@ -50,17 +50,29 @@ pub(crate) fn requests(seed: u64, count: usize, shape: Shape) -> Vec<GenerateReq
 fn sampling(random: &mut Random, index: usize, shape: Shape) -> SamplingOptions {
     let sampled = index % 2 == 1;
     SamplingOptions {
-        temperature: Some(if sampled { 0.5 + random.unit() } else { 0.0 }),
-        top_p: sampled.then(|| 0.5 + random.unit() / 2.0),
+        temperature: Some(if sampled {
+            0.5 + random.unit().abs()
+        } else {
+            0.0
+        }),
+        top_p: sampled.then(|| 0.5 + random.unit().abs() / 2.0),
         top_k: (sampled && index % 4 == 1).then(|| 1 + random.below(40) as u32),
         seed: Some(random.bits()),
-        n: Some(if index % 5 == 3 { 2 + random.below(3) as u32 } else { 1 }),
+        n: Some(if index % 5 == 3 {
+            2 + random.below(3) as u32
+        } else {
+            1
+        }),
         max_tokens: Some(1 + random.below(shape.output) as u32),
         min_tokens: if index % 7 == 0 { 2 } else { 0 },
         presence_penalty: if index % 6 == 5 { 0.7 } else { 0.0 },
         frequency_penalty: if index % 6 == 4 { 0.4 } else { 0.0 },
         repetition_penalty: (index % 9 == 8).then_some(1.2),
-        stop: if index % 4 == 2 { vec!["e".into(), "th".into()] } else { Vec::new() },
+        stop: if index % 4 == 2 {
+            vec!["e".into(), "th".into()]
+        } else {
+            Vec::new()
+        },
         ignore_eos: index % 3 == 0,
         logprobs: (index % 8 == 1).then_some(3),
         ..SamplingOptions::default()

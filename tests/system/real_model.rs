@@ -6,16 +6,30 @@ use baton_proto::v1::{ChatInput, ChatMessage, GenerateRequest};
 use crate::service::{Setup, by_ids, default_model};
 
 fn chat(content: &str, max_tokens: u32) -> GenerateRequest {
-    let message = ChatMessage { role: "user".into(), content: content.into() };
-    let input = Input::Chat(ChatInput { messages: vec![message] });
-    GenerateRequest { input: Some(input), ..by_ids(Vec::new(), max_tokens) }
+    let message = ChatMessage {
+        role: "user".into(),
+        content: content.into(),
+    };
+    let input = Input::Chat(ChatInput {
+        messages: vec![message],
+    });
+    GenerateRequest {
+        input: Some(input),
+        ..by_ids(Vec::new(), max_tokens)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_is_answered_over_both_paths() {
     for local in [0, 1000] {
-        let service = Setup::new(&default_model()).flag("--local-prefill-tokens", local).start().await;
-        let answer = service.generate(chat("What is the capital of France?", 32)).await.expect("an answer");
+        let service = Setup::new(&default_model())
+            .flag("--local-prefill-tokens", local)
+            .start()
+            .await;
+        let answer = service
+            .generate(chat("What is the capital of France?", 32))
+            .await
+            .expect("an answer");
         assert_eq!(answer.text(), "The capital of France is Paris.");
         assert_eq!(answer.usage.prompt_tokens, 37);
         assert_eq!(answer.usage.completion_tokens as usize, answer.ids().len());
@@ -26,9 +40,15 @@ async fn a_chat_is_answered_over_both_paths() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_leave_while_prefill_computes_and_the_receipt_tells_all() {
     for transport in ["shm", "tcp"] {
-        let service = Setup::new(&default_model()).flag("--transport", transport).start().await;
+        let service = Setup::new(&default_model())
+            .flag("--transport", transport)
+            .start()
+            .await;
         let prompt: Vec<u32> = (0..1000).map(|index| 1000 + index * 37 % 30_000).collect();
-        let answer = service.generate(by_ids(prompt, 8)).await.expect("an answer");
+        let answer = service
+            .generate(by_ids(prompt, 8))
+            .await
+            .expect("an answer");
         let receipt = answer.receipt();
         assert!(
             receipt.transfer_overlap >= 0.9,
@@ -49,9 +69,18 @@ async fn pages_leave_while_prefill_computes_and_the_receipt_tells_all() {
             assert!(value > 0, "{transport}: {name} is missing in {receipt:?}");
         }
         let spent = receipt.ttft_us + 7 * receipt.itl_mean_us;
-        assert!(receipt.end_to_end_us.abs_diff(spent) <= 8, "ITL = (end to end - TTFT) / 7: {receipt:?}");
+        assert!(
+            receipt.end_to_end_us.abs_diff(spent) <= 8,
+            "ITL = (end to end - TTFT) / 7: {receipt:?}"
+        );
         let attempt = receipt.attempts.last().expect("an attempt");
-        assert_eq!((attempt.prefill_worker.as_str(), attempt.decode_worker.as_str()), ("prefill-0", "decode-0"));
+        assert_eq!(
+            (
+                attempt.prefill_worker.as_str(),
+                attempt.decode_worker.as_str()
+            ),
+            ("prefill-0", "decode-0")
+        );
         assert!(!attempt.reason.is_empty());
         service.assert_idle().await;
     }
@@ -61,12 +90,22 @@ async fn pages_leave_while_prefill_computes_and_the_receipt_tells_all() {
 async fn the_next_turn_of_a_chat_finds_its_prefix() {
     let service = Setup::new(&default_model()).start().await;
     let prompt: Vec<u32> = (0..200).map(|index| 1000 + index * 91 % 20_000).collect();
-    let first = service.generate(by_ids(prompt.clone(), 24)).await.expect("an answer");
+    let first = service
+        .generate(by_ids(prompt.clone(), 24))
+        .await
+        .expect("an answer");
     let mut next = prompt;
     next.extend(first.ids());
     next.extend([2000, 2001, 2002]);
-    let second = service.generate(by_ids(next.clone(), 8)).await.expect("an answer");
-    assert!(second.usage.cached_tokens >= 208, "completions count too: {:?}", second.receipt());
+    let second = service
+        .generate(by_ids(next.clone(), 8))
+        .await
+        .expect("an answer");
+    assert!(
+        second.usage.cached_tokens >= 208,
+        "completions count too: {:?}",
+        second.receipt()
+    );
     // The same without any cache: another salt shares nothing.
     let mut cold = by_ids(next, 8);
     cold.cache_salt = "another tenant".into();

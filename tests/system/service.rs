@@ -14,8 +14,8 @@ use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
 use baton_proto::v1::{
-    FinishReason, GenerateRequest, ListWorkersRequest, ListWorkersResponse, Receipt, SamplingOptions,
-    TokenInput, Usage,
+    FinishReason, GenerateRequest, ListWorkersRequest, ListWorkersResponse, Receipt,
+    SamplingOptions, TokenInput, Usage,
 };
 use tonic::transport::Channel;
 
@@ -35,7 +35,10 @@ pub(crate) struct Setup {
 impl Setup {
     /// With the model at `model`.
     pub(crate) fn new(model: &Path) -> Self {
-        Self { model: model.to_owned(), flags: Vec::new() }
+        Self {
+            model: model.to_owned(),
+            flags: Vec::new(),
+        }
     }
 
     /// One more flag of `baton up`.
@@ -46,7 +49,9 @@ impl Setup {
 
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(&self) -> Service {
-        let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let turn = TURN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut process = Command::new(env!("CARGO_BIN_EXE_baton"))
             .args(["up", "--listen", "127.0.0.1:0", "--model"])
             .arg(&self.model)
@@ -66,7 +71,11 @@ impl Setup {
         });
         let Ok(line) = ready.recv_timeout(PATIENCE) else {
             let _ = process.kill();
-            panic!("the service is not ready; flags {:?}; its log:\n{}", self.flags, text(&log));
+            panic!(
+                "the service is not ready; flags {:?}; its log:\n{}",
+                self.flags,
+                text(&log)
+            );
         };
         let address = line
             .split(' ')
@@ -78,7 +87,13 @@ impl Setup {
             .connect()
             .await
             .expect("the router answers");
-        Service { process, address, channel, log, _turn: turn }
+        Service {
+            process,
+            address,
+            channel,
+            log,
+            _turn: turn,
+        }
     }
 }
 
@@ -90,7 +105,9 @@ fn collect(mut source: impl Read + Send + 'static) -> Log {
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = source.read(&mut bytes) {
-            sink.lock().expect("not poisoned").extend_from_slice(&bytes[..count]);
+            sink.lock()
+                .expect("not poisoned")
+                .extend_from_slice(&bytes[..count]);
         }
     });
     log
@@ -124,10 +141,15 @@ impl Service {
             while let Some(response) = events.message().await? {
                 answer.take(response.event.expect("every response has an event"));
             }
-            assert!(answer.receipt.is_some(), "a stream ended well without its final event");
+            assert!(
+                answer.receipt.is_some(),
+                "a stream ended well without its final event"
+            );
             Ok(answer)
         };
-        tokio::time::timeout(PATIENCE, call).await.expect("an answer comes in time")
+        tokio::time::timeout(PATIENCE, call)
+            .await
+            .expect("an answer comes in time")
     }
 
     /// The router's view of its workers.
@@ -146,27 +168,49 @@ impl Service {
             let workers = self.status().await.workers;
             let ledgers: Vec<_> = workers
                 .iter()
-                .map(|worker| worker.load.as_ref().and_then(|load| load.pages).unwrap_or_default())
+                .map(|worker| {
+                    worker
+                        .load
+                        .as_ref()
+                        .and_then(|load| load.pages)
+                        .unwrap_or_default()
+                })
                 .collect();
             for pages in &ledgers {
-                let sum = pages.free + pages.cached + pages.live + pages.granted + pages.quarantined;
+                let sum =
+                    pages.free + pages.cached + pages.live + pages.granted + pages.quarantined;
                 assert_eq!(sum, pages.total, "pages are conserved: {pages:?}");
             }
-            let idle = |pages: &baton_proto::v1::PageLedger| pages.live + pages.granted + pages.quarantined == 0;
+            let idle = |pages: &baton_proto::v1::PageLedger| {
+                pages.live + pages.granted + pages.quarantined == 0
+            };
             let quiet = workers.iter().all(|worker| {
-                worker.in_flight == 0 && worker.load.as_ref().is_some_and(|load| load.running + load.queued == 0)
+                worker.in_flight == 0
+                    && worker
+                        .load
+                        .as_ref()
+                        .is_some_and(|load| load.running + load.queued == 0)
             });
             if quiet && !ledgers.is_empty() && ledgers.iter().all(idle) {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "pages are still held: {workers:#?}\n{}", self.log());
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "pages are still held: {workers:#?}\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Process ids of the workers, by name.
     pub(crate) async fn pids(&self) -> BTreeMap<String, u32> {
-        let infos = self.status().await.workers.into_iter().filter_map(|worker| worker.info);
+        let infos = self
+            .status()
+            .await
+            .workers
+            .into_iter()
+            .filter_map(|worker| worker.info);
         infos.map(|info| (info.worker_id, info.pid)).collect()
     }
 
@@ -184,10 +228,18 @@ impl Service {
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         let begin = Instant::now();
         loop {
-            if let Some(status) = self.process.try_wait().expect("the child can be waited for") {
+            if let Some(status) = self
+                .process
+                .try_wait()
+                .expect("the child can be waited for")
+            {
                 return status;
             }
-            assert!(begin.elapsed() < PATIENCE, "the service does not end; its log:\n{}", self.log());
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "the service does not end; its log:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -213,7 +265,10 @@ impl Drop for Service {
 
 /// Sends a signal by name.
 pub(crate) fn signal(pid: u32, name: &str) {
-    let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+    let raw = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .expect("a process id");
     let signal = match name {
         "TERM" => rustix::process::Signal::TERM,
         "KILL" => rustix::process::Signal::KILL,
@@ -250,11 +305,20 @@ impl Answer {
         match event {
             Event::Token(token) => {
                 let choice = self.choices.entry(token.choice).or_default();
-                assert!(choice.finish.is_none(), "a token after the choice has finished: {token:?}");
-                assert_eq!(token.position as usize, choice.token_ids.len(), "a position is missing or repeated");
+                assert!(
+                    choice.finish.is_none(),
+                    "a token after the choice has finished: {token:?}"
+                );
+                assert_eq!(
+                    token.position as usize,
+                    choice.token_ids.len(),
+                    "a position is missing or repeated"
+                );
                 choice.token_ids.extend(token.token_ids);
                 choice.text.push_str(&token.text);
-                choice.logprobs.extend(token.logprobs.iter().map(|entry| entry.chosen.to_bits()));
+                choice
+                    .logprobs
+                    .extend(token.logprobs.iter().map(|entry| entry.chosen.to_bits()));
             }
             Event::Finished(finished) => {
                 let choice = self.choices.entry(finished.choice).or_default();
@@ -281,7 +345,9 @@ impl Answer {
 
     /// The receipt.
     pub(crate) fn receipt(&self) -> &Receipt {
-        self.receipt.as_ref().expect("a finished answer has a receipt")
+        self.receipt
+            .as_ref()
+            .expect("a finished answer has a receipt")
     }
 }
 
@@ -302,7 +368,12 @@ pub(crate) fn by_ids(token_ids: Vec<u32>, max_tokens: u32) -> GenerateRequest {
 pub(crate) fn tiny_model(folder: &Path) -> PathBuf {
     let path = folder.join("tiny.gguf");
     let weights = vec![TensorType::Q4_1, TensorType::Q8_0, TensorType::F16];
-    TinyModel { weights, ..TinyModel::default() }.write_gguf(&path).expect("the folder is writable");
+    TinyModel {
+        weights,
+        ..TinyModel::default()
+    }
+    .write_gguf(&path)
+    .expect("the folder is writable");
     path
 }
 
@@ -313,6 +384,10 @@ pub(crate) fn default_model() -> PathBuf {
         PathBuf::from,
     );
     let path = folder.join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    assert!(path.exists(), "{} is missing; `make test` fetches it", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing; `make test` fetches it",
+        path.display()
+    );
     path
 }
