@@ -6,8 +6,8 @@ use std::f64::consts::{FRAC_2_PI, LN_2, SQRT_2};
 /// `e^x` for `|x| < 700`, within a few units in the last place.
 pub(crate) fn exp(x: f64) -> f64 {
     // ln 2 in two parts; the first has 21 trailing zero bits, so that n times it is exact.
-    const LN_2_HIGH: f64 = 0.693_147_180_369_123_816_490;
-    const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
+    const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
+    const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
     let n = (x / LN_2).round();
     let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     let sum = (1..=16)
@@ -37,9 +37,9 @@ pub(crate) fn ln(x: f64) -> f64 {
 pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
     // Half of pi in three parts, the first two of 33 bits, so that products with n < 2^20 are exact.
     const HALF_PI: [f64; 3] = [
-        1.570_796_326_734_125_614_17,
-        6.077_100_506_303_965_976_60e-11,
-        2.022_266_248_795_950_631_54e-21,
+        1.570_796_326_734_125_6,
+        6.077_100_506_303_966e-11,
+        2.022_266_248_795_950_6e-21,
     ];
     let n = (x * FRAC_2_PI).round();
     let r = HALF_PI.iter().fold(x, |rest, part| rest - n * part);

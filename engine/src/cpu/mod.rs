@@ -3,6 +3,14 @@
 //! Every result is the same bits on every instruction set, thread count and batch. Knows nothing of
 //! networks, requests or scheduling.
 
+// Kernels are inlined into one function per instruction set, or they are not vector code; rows and
+// vectors of one block share an index; pages are aligned as `KvMemory` promises.
+#![allow(
+    clippy::inline_always,
+    clippy::needless_range_loop,
+    clippy::cast_ptr_alignment
+)]
+
 mod attention;
 mod buffers;
 mod elementwise;

@@ -173,7 +173,7 @@ impl Operations for CpuOperations<'_> {
                     position: task.position,
                     tokens: task.tokens,
                     queries: heads.row(task.row)[first..].as_ptr(),
-                    query_stride: heads.stride(),
+                    stride: heads.stride(),
                     out: attended.base().add(task.row * attended.stride() + first),
                     out_stride: attended.stride(),
                 };
@@ -298,7 +298,9 @@ impl HeadStore<'_> {
                 self.norm(query, weight, scratch);
             }
             self.model.rotations.rotate(table, query);
-            query.iter_mut().for_each(|value| *value *= scale);
+            for value in query {
+                *value *= scale;
+            }
         }
         for (head, key) in keys.chunks_exact_mut(width).enumerate() {
             if let HeadParts::Norms { key: weight, .. } = self.parts {
@@ -308,9 +310,9 @@ impl HeadStore<'_> {
             let value = &values[head * width..][..width];
             // SAFETY: the caller's promise.
             unsafe {
-                self.pages
-                    .write(self.layer, (row.page, row.slot), head, key, value)
-            };
+                let slot = (row.page, row.slot);
+                self.pages.write(self.layer, slot, head, key, value);
+            }
         }
     }
 

@@ -10,7 +10,10 @@ use std::{
     ptr,
     sync::{
         Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*},
+        atomic::{
+            AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+        },
     },
     thread::{self, JoinHandle, ThreadId},
 };
@@ -208,22 +211,20 @@ impl Shared {
             if task >= tasks {
                 return;
             }
-            match self
+            let claimed = self
                 .claim
-                .compare_exchange_weak(claim, claim + 1, AcqRel, Acquire)
-            {
-                Err(now) => claim = now,
-                Ok(_) => {
-                    self.run_task(data, call, thread, task as usize);
-                    if self.ended.fetch_add(1, SeqCst) + 1 == tasks
-                        && self.caller_sleeps.load(SeqCst)
-                    {
-                        drop(self.lock.lock());
-                        self.done.notify_one();
-                    }
-                    claim = self.claim.load(Acquire);
-                }
+                .compare_exchange_weak(claim, claim + 1, AcqRel, Acquire);
+            if let Err(now) = claimed {
+                claim = now;
+                continue;
             }
+            self.run_task(data, call, thread, task as usize);
+            let last = self.ended.fetch_add(1, SeqCst) + 1 == tasks;
+            if last && self.caller_sleeps.load(SeqCst) {
+                drop(self.lock.lock());
+                self.done.notify_one();
+            }
+            claim = self.claim.load(Acquire);
         }
     }
 

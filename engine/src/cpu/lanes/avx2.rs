@@ -1,5 +1,6 @@
 //! Two 256-bit registers: lanes 0 to 7 and 8 to 15.
 
+#[allow(clippy::wildcard_imports)] // Intrinsics only.
 use std::arch::x86_64::*;
 
 use super::Lanes;

@@ -1,5 +1,6 @@
 //! One 512-bit register.
 
+#[allow(clippy::wildcard_imports)] // Intrinsics only.
 use std::arch::x86_64::*;
 
 use super::Lanes;

@@ -86,7 +86,7 @@ pub(crate) trait Lanes: Copy {
         let shifted = x.fma(Self::splat(std::f32::consts::LOG2_E), Self::splat(SHIFT));
         let n = shifted.sub(Self::splat(SHIFT));
         // ln 2 in two parts, the first with few enough bits that n times it is exact.
-        let r = n.fma(Self::splat(-0.693_359_375), x);
+        let r = n.fma(Self::splat(-0.693_359_4), x);
         let r = n.fma(Self::splat(2.121_944_4e-4), r);
         let mut p = Self::splat(1.987_569_1e-4);
         for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
