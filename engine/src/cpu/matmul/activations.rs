@@ -2,9 +2,14 @@
 //!
 //! Integer form: per group of 32 columns, symmetric 8-bit codes `round(x / scale)` with
 //! `scale = max|x| / 127`, ties to even. Rows lie in tiles of six, so that a kernel reaches six rows
-//! from one pointer: per group the codes of the six rows, then their scales, `scale × sum of codes`
-//! and the sums of the first and the last sixteen codes. Float form: the values, six rows
-//! interleaved. A row's form depends on that row alone.
+//! from one pointer: per group a block with the codes of the six rows, then their scales,
+//! `scale × sum of codes` and the sums of the first and the last sixteen codes.
+//!
+//! Fine form: codes of `scale = max|x| / 32512` in two digits of base 255, each in -127..=127, so that
+//! kernels take two 8-bit planes: per group a block of the high digits, whose scales are the group's,
+//! and a block of the low digits.
+//!
+//! Float form: the values, six rows interleaved. A row's form depends on that row alone.
 //!
 //! Knows nothing of weights or of how threads divide the rows.
 
@@ -24,7 +29,10 @@ pub(super) const SCALES: usize = TILE_ROWS * GROUP;
 pub(super) const SCALED_SUMS: usize = SCALES + TILE_ROWS * 4;
 /// Offset of the six pairs of sums (2 × i16).
 pub(super) const SUMS: usize = SCALED_SUMS + TILE_ROWS * 4;
-/// Groups whose largest magnitude is below this count as zero (its reciprocal times 127 is finite).
+/// Base of the two digits of fine codes.
+pub(super) const FINE_BASE: i32 = 255;
+/// Groups whose largest magnitude is below this count as zero: far above where `steps / magnitude` is
+/// infinite.
 pub(super) const TINY: f32 = 1e-30;
 
 /// Which forms of the activations a product reads.
@@ -32,6 +40,8 @@ pub(super) const TINY: f32 = 1e-30;
 pub struct ActivationForm {
     /// 8-bit codes per group, for integer weights.
     pub integer: bool,
+    /// Two-digit codes per group, for integer weights that want finer activations.
+    pub fine: bool,
     /// f32 values, for float weights.
     pub float: bool,
 }
@@ -42,12 +52,15 @@ impl ActivationForm {
     pub const fn union(self, other: Self) -> Self {
         Self {
             integer: self.integer || other.integer,
+            fine: self.fine || other.fine,
             float: self.float || other.float,
         }
     }
 }
 
 /// Preallocated activations of up to `max_rows` rows (tokens) of up to `max_columns` columns.
+///
+/// The two integer forms share their memory: a row holds the one that was written last.
 #[derive(Debug)]
 pub struct Activations {
     max_rows: usize,
@@ -65,14 +78,15 @@ impl Activations {
         let tiles = max_rows.div_ceil(TILE_ROWS);
         // An odd number of lines from tile to tile, so that tiles do not share cache sets.
         let odd_lines = |bytes: usize| (bytes.div_ceil(LINE) | 1) * LINE;
-        let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * BLOCK_BYTES);
+        let planes = 1 + usize::from(forms.fine);
+        let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * BLOCK_BYTES * planes);
         let float_stride = odd_lines(max_columns * TILE_ROWS * 4);
         let size = |wanted: bool, stride: usize| if wanted { tiles * stride } else { 0 };
         Self {
             max_rows,
             max_columns,
             forms,
-            integer: Buffer::new(size(forms.integer, integer_stride)),
+            integer: Buffer::new(size(forms.integer || forms.fine, integer_stride)),
             integer_stride,
             float: Buffer::new(size(forms.float, float_stride)),
             float_stride,
@@ -102,7 +116,8 @@ impl Activations {
     /// While this runs no other thread reads or writes these rows of this object.
     ///
     /// # Panics
-    /// If rows, columns or form exceed what was allocated, or `values` has another length.
+    /// If rows, columns or form exceed what was allocated, `values` has another length, or both integer
+    /// forms are wanted at once.
     pub unsafe fn quantize_rows(
         &self,
         isa: Isa,
@@ -133,20 +148,22 @@ impl Activations {
             self.forms,
             "forms that were allocated"
         );
+        let any_integer = form.integer || form.fine;
         assert!(
-            !form.integer || columns.is_multiple_of(GROUP),
+            !any_integer || columns.is_multiple_of(GROUP),
             "{columns} columns"
         );
+        assert!(!(form.integer && form.fine), "one integer form at a time");
         assert!(Isa::available().contains(&isa), "{isa:?} on this machine");
         if columns == 0 {
             return;
         }
         for (row, values) in rows.zip(values.chunks_exact(columns)) {
-            if form.integer {
+            if any_integer {
                 // SAFETY: the row is in range and this caller's alone.
                 let tile = unsafe { self.integer_row(row) };
-                // SAFETY: `tile` has `columns / GROUP` blocks; the instruction set is available.
-                unsafe { quantize_row(isa, values, tile, row % TILE_ROWS) };
+                // SAFETY: `tile` has room for the blocks of the form; the instruction set is available.
+                unsafe { quantize_row(isa, form.fine, values, tile, row % TILE_ROWS) };
             }
             if form.float {
                 // SAFETY: as above; `columns` values of six rows from the tile's start.
@@ -206,51 +223,87 @@ impl Activations {
     }
 }
 
-/// One quantised group of one row.
+/// One quantised group of one row; the second plane is the fine form's low digits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Quantized {
-    pub(super) codes: [i8; GROUP],
-    pub(super) scale: f32,
+pub(super) struct Quantized<const PLANES: usize> {
+    pub(super) codes: [[i8; GROUP]; PLANES],
     /// Sums of the first and the last sixteen codes.
-    pub(super) halves: [i16; 2],
+    pub(super) halves: [[i16; 2]; PLANES],
+    pub(super) scale: f32,
+}
+
+impl<const PLANES: usize> Quantized<PLANES> {
+    /// Steps from zero to the largest magnitude.
+    pub(super) const STEPS: f32 = if PLANES == 1 { 127.0 } else { 32_512.0 };
+
+    /// A group without codes.
+    pub(super) fn empty(scale: f32) -> Self {
+        Self {
+            codes: [[0; GROUP]; PLANES],
+            halves: [[0; 2]; PLANES],
+            scale,
+        }
+    }
 }
 
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
-/// `tile` has room for `values.len() / GROUP` blocks, this lane is the caller's alone, and the
-/// instruction set is available.
-unsafe fn quantize_row(isa: Isa, values: &[f32], tile: *mut u8, lane: usize) {
-    match isa {
-        // SAFETY: by the contract.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { super::avx512::quantize_row(values, tile, lane) },
-        // SAFETY: by the contract.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { super::avx2::quantize_row(values, tile, lane) },
-        _ => {
-            for (group, values) in values.chunks_exact(GROUP).enumerate() {
-                // SAFETY: inside the block of this group.
-                unsafe { store(tile.add(group * BLOCK_BYTES), lane, &quantize_group(values)) };
-            }
+/// `tile` has room for the form's `values.len() / GROUP` blocks, this lane is the caller's alone, and
+/// the instruction set is available.
+unsafe fn quantize_row(isa: Isa, fine: bool, values: &[f32], tile: *mut u8, lane: usize) {
+    // SAFETY: by the contract.
+    unsafe {
+        match (isa, fine) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, false) => super::avx512::quantize_row::<1>(values, tile, lane),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, true) => super::avx512::quantize_row::<2>(values, tile, lane),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, false) => super::avx2::quantize_row::<1>(values, tile, lane),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, true) => super::avx2::quantize_row::<2>(values, tile, lane),
+            (_, false) => portable_row::<1>(values, tile, lane),
+            (_, true) => portable_row::<2>(values, tile, lane),
         }
     }
 }
 
-/// Writes one row's part of a block.
+/// # Safety
+/// As [`quantize_row`].
+unsafe fn portable_row<const PLANES: usize>(values: &[f32], tile: *mut u8, lane: usize) {
+    for (group, values) in values.chunks_exact(GROUP).enumerate() {
+        // SAFETY: inside the blocks of this group.
+        unsafe {
+            let block = tile.add(group * BLOCK_BYTES * PLANES);
+            store(block, lane, &quantize_group::<PLANES>(values));
+        }
+    }
+}
+
+/// Writes one row's part of a group's blocks.
 ///
 /// # Safety
-/// `block` has `BLOCK_BYTES` bytes, of which this lane's are the caller's alone.
+/// `block` has `PLANES` blocks, of which this lane's bytes are the caller's alone.
 #[inline]
-pub(super) unsafe fn store(block: *mut u8, lane: usize, group: &Quantized) {
-    let sum = i32::from(group.halves[0]) + i32::from(group.halves[1]);
-    // SAFETY: all offsets are below `BLOCK_BYTES`; four-byte values are aligned, as blocks are
-    // multiples of 8 bytes from an aligned start.
+pub(super) unsafe fn store<const PLANES: usize>(
+    block: *mut u8,
+    lane: usize,
+    group: &Quantized<PLANES>,
+) {
+    let mut sum = 0;
+    for (plane, (codes, halves)) in group.codes.iter().zip(group.halves).enumerate() {
+        sum = sum * FINE_BASE + i32::from(halves[0]) + i32::from(halves[1]);
+        // SAFETY: all offsets are below `BLOCK_BYTES`; four-byte values are aligned, as blocks are
+        // multiples of 8 bytes from an aligned start.
+        unsafe {
+            let block = block.add(plane * BLOCK_BYTES);
+            block.add(lane * GROUP).cast::<[i8; GROUP]>().write(*codes);
+            block.add(SUMS + lane * 4).cast::<[i16; 2]>().write(halves);
+        }
+    }
+    // SAFETY: as above.
     unsafe {
-        block
-            .add(lane * GROUP)
-            .cast::<[i8; GROUP]>()
-            .write(group.codes);
         block
             .add(SCALES + lane * 4)
             .cast::<f32>()
@@ -259,34 +312,43 @@ pub(super) unsafe fn store(block: *mut u8, lane: usize, group: &Quantized) {
             .add(SCALED_SUMS + lane * 4)
             .cast::<f32>()
             .write(group.scale * sum as f32);
-        block
-            .add(SUMS + lane * 4)
-            .cast::<[i16; 2]>()
-            .write(group.halves);
     }
 }
 
 /// Codes, scale and sums of one group.
-fn quantize_group(values: &[f32]) -> Quantized {
+fn quantize_group<const PLANES: usize>(values: &[f32]) -> Quantized<PLANES> {
     // As integers, magnitudes order like floats, with infinities and NaN above everything finite.
     let largest = values
         .iter()
         .fold(0, |largest, x| (x.to_bits() & 0x7fff_ffff).max(largest));
-    let mut group = Quantized {
-        codes: [0; GROUP],
-        scale: 0.0,
-        halves: [0; 2],
-    };
     let largest = f32::from_bits(largest);
     if !largest.is_finite() {
-        group.scale = f32::NAN;
-    } else if largest >= TINY {
-        group.scale = largest / 127.0;
-        let inverse = 127.0 / largest;
-        for (at, (code, value)) in group.codes.iter_mut().zip(values).enumerate() {
-            *code = (value * inverse).round_ties_even() as i8;
-            group.halves[at / 16] += i16::from(*code);
+        return Quantized::empty(f32::NAN);
+    }
+    if largest < TINY {
+        return Quantized::empty(0.0);
+    }
+    let steps = Quantized::<PLANES>::STEPS;
+    let mut group = Quantized::<PLANES>::empty(largest / steps);
+    let inverse = steps / largest;
+    for (at, value) in values.iter().enumerate() {
+        let code = (value * inverse).round_ties_even();
+        let digits = if PLANES == 1 {
+            [code as i32, 0]
+        } else {
+            digits(code)
+        };
+        for (plane, digit) in digits.into_iter().enumerate().take(PLANES) {
+            group.codes[plane][at] = digit as i8;
+            group.halves[plane][at / 16] += digit as i16;
         }
     }
     group
+}
+
+/// The high and the low digit of an integer of at most 32,512. No quotient is near a tie (255 is odd), so
+/// the rounding of the reciprocal never shows.
+fn digits(code: f32) -> [i32; 2] {
+    let high = (code * (1.0 / FINE_BASE as f32)).round_ties_even() as i32;
+    [high, code as i32 - FINE_BASE * high]
 }

@@ -21,12 +21,14 @@ pub(super) type Outputs = [[Lanes; TILE_ROWS]; PANELS];
 /// Operands of an integer tile.
 ///
 /// Kernels trust that all `panels` (at most [`PANELS`]) have `groups` groups in the format they are
-/// called for, and that `activations` is a tile of as many blocks.
+/// called for, and that `activations` is a tile of as many blocks (`fine`: pairs of blocks).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IntegerTile<'a> {
     pub(super) panels: &'a [*const u8],
     pub(super) groups: usize,
     pub(super) activations: *const u8,
+    /// Whether activations have two planes.
+    pub(super) fine: bool,
     /// Bytes ahead of what is read to fetch into the cache; 0: none.
     pub(super) ahead: usize,
 }

@@ -67,6 +67,7 @@ pub struct PackedMatrix {
     columns: usize,
     segments: Vec<Segment>,
     data: Buffer,
+    fine: bool,
 }
 
 /// Consecutive rows of one format.
@@ -131,6 +132,7 @@ impl PackedMatrix {
             columns,
             segments,
             data: Buffer::new(bytes),
+            fine: false,
         };
         for (segment, &(kind, _, data)) in matrix.segments.iter().zip(parts) {
             let target = &mut matrix.data.as_mut_slice()[segment.start..];
@@ -146,6 +148,14 @@ impl PackedMatrix {
             }
         }
         Ok(matrix)
+    }
+
+    /// Has products take two-digit activations (255 times finer, twice the integer work) for integer
+    /// weights. Float weights take f32 in any case.
+    #[must_use]
+    pub fn with_fine_activations(mut self) -> Self {
+        self.fine = true;
+        self
     }
 
     /// Output features.
@@ -165,20 +175,15 @@ impl PackedMatrix {
 
     /// The forms of activations that a product with this matrix reads.
     pub fn form(&self) -> ActivationForm {
-        self.segments
-            .iter()
-            .fold(ActivationForm::default(), |form, segment| {
-                match segment.format {
-                    Format::Integer(..) => ActivationForm {
-                        integer: true,
-                        ..form
-                    },
-                    Format::Float(_) => ActivationForm {
-                        float: true,
-                        ..form
-                    },
-                }
-            })
+        let mut form = ActivationForm::default();
+        for segment in &self.segments {
+            match segment.format {
+                Format::Integer(..) if self.fine => form.fine = true,
+                Format::Integer(..) => form.integer = true,
+                Format::Float(_) => form.float = true,
+            }
+        }
+        form
     }
 
     /// The `share`-th of `shares` ranges of output rows that together cover all, whole tiles each, of

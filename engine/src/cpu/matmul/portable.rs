@@ -2,11 +2,11 @@
 //!
 //! For integer weights, groups in ascending order:
 //! `acc = fma(scale_w × scale_x, Σ (code − offset) × x, acc)`, the sum exact in integers (per half group
-//! where scales are), then, where the type has a minimum, `acc = fma(minimum, scale_x × Σ x, acc)`.
+//! where scales are) and then rounded to f32 (which only shows for fine activations), then, where the type has a minimum, `acc = fma(minimum, scale_x × Σ x, acc)`.
 //! For float weights two chains, one of even and one of odd columns, `acc = fma(w, x, acc)`, added at
 //! the end. The kernels of an instruction set must give the same bits.
 
-use super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, TILE_ROWS};
+use super::activations::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, TILE_ROWS};
 use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
 use super::kernel::{FloatTile, IntegerTile, Lanes, Outputs};
 
@@ -27,8 +27,8 @@ pub(super) unsafe fn integer(
     }
 }
 
-/// Integer sums are computed in f32, which vectorises on every machine and is as exact: all terms are
-/// integers and all sums below 255 × 127 × 32 < 2²⁴.
+/// Integer sums of a plane are computed in f32, which vectorises on every machine and is as exact: all
+/// terms are integers and all sums below 255 × 127 × 32 < 2²⁴.
 ///
 /// # Safety
 /// As [`IntegerTile`] states; `panel` is one of the tile's.
@@ -42,34 +42,33 @@ unsafe fn integer_panel(
     let panel_bytes = scaling.panel_bytes(width, tile.groups);
     // SAFETY: the panel has this many bytes.
     let panel = unsafe { std::slice::from_raw_parts(panel, panel_bytes) };
+    let planes = 1 + usize::from(tile.fine);
     let mut codes = [[0.0; PANEL_ROWS]; GROUP];
     let mut accumulators = [[0.0; PANEL_ROWS]; TILE_ROWS];
     for group in 0..tile.groups {
         // SAFETY: the activations have as many blocks as the panel groups.
-        let block = unsafe {
-            &*tile
-                .activations
-                .add(group * BLOCK_BYTES)
-                .cast::<[u8; BLOCK_BYTES]>()
+        let blocks = unsafe {
+            let start = tile.activations.add(group * planes * BLOCK_BYTES);
+            std::slice::from_raw_parts(start.cast::<[u8; BLOCK_BYTES]>(), planes)
         };
         let place = scaling.place(width, group);
         signed_codes(width, scaling.offset(), &panel[place.codes..], &mut codes);
         let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
         for (token, accumulator) in accumulators.iter_mut().enumerate().take(out.len()) {
-            let x = &block[token * GROUP..][..GROUP];
-            let scale = f32_at(block, SCALES + token * 4);
-            let [first, second] = dots(&codes, x);
+            let scale = f32_at(&blocks[0], SCALES + token * 4);
+            let [first, second] = sums(&codes, blocks, token);
             for (row, acc) in accumulator.iter_mut().enumerate() {
                 let weight = scales[row].halves;
                 if scaling == Scaling::SuperHalves {
-                    *acc = (weight[0] * scale).mul_add(first[row], *acc);
-                    *acc = (weight[1] * scale).mul_add(second[row], *acc);
+                    *acc = (weight[0] * scale).mul_add(first[row] as f32, *acc);
+                    *acc = (weight[1] * scale).mul_add(second[row] as f32, *acc);
                 } else {
-                    *acc = (weight[0] * scale).mul_add(first[row] + second[row], *acc);
+                    let sum = first[row] + second[row];
+                    *acc = (weight[0] * scale).mul_add(sum as f32, *acc);
                 }
             }
             if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
-                let scaled_sum = f32_at(block, SCALED_SUMS + token * 4);
+                let scaled_sum = f32_at(&blocks[0], SCALED_SUMS + token * 4);
                 for (acc, scale) in accumulator.iter_mut().zip(&scales) {
                     *acc = scale.bias.mul_add(scaled_sum, *acc);
                 }
@@ -94,7 +93,25 @@ fn signed_codes(width: Width, offset: i32, tile: &[u8], codes: &mut [[f32; PANEL
     }
 }
 
-/// Integer dot products of sixteen rows with one token, by half group.
+/// Integer dot products of sixteen rows with one token's one or two planes, by half group.
+fn sums(
+    codes: &[[f32; PANEL_ROWS]; GROUP],
+    blocks: &[[u8; BLOCK_BYTES]],
+    token: usize,
+) -> [[i32; PANEL_ROWS]; 2] {
+    let mut total = [[0; PANEL_ROWS]; 2];
+    for block in blocks {
+        let planes = dots(codes, &block[token * GROUP..][..GROUP]);
+        for (total, plane) in total.iter_mut().zip(planes) {
+            for (total, sum) in total.iter_mut().zip(plane) {
+                *total = *total * FINE_BASE + sum as i32;
+            }
+        }
+    }
+    total
+}
+
+/// Integer dot products of sixteen rows with one plane of a token, by half group.
 fn dots(codes: &[[f32; PANEL_ROWS]; GROUP], x: &[u8]) -> [[f32; PANEL_ROWS]; 2] {
     let mut halves = [[0.0; PANEL_ROWS]; 2];
     let parts = codes.chunks_exact(GROUP / 2).zip(x.chunks_exact(GROUP / 2));

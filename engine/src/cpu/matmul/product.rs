@@ -213,10 +213,12 @@ unsafe fn run_tile(
     unsafe {
         if let Format::Integer(..) = format {
             let (groups, activations) = (columns / GROUP, x.integer_tile(tile));
+            let fine = weights.form().fine;
             let operands = IntegerTile {
                 panels,
                 groups,
                 activations,
+                fine,
                 ahead,
             };
             kernel::integer(isa, format, &operands, tokens.len(), lanes);

@@ -93,6 +93,7 @@ fn random_activations(rows: usize, columns: usize, random: &mut Random) -> Vec<f
 
 const BOTH: ActivationForm = ActivationForm {
     integer: true,
+    fine: false,
     float: true,
 };
 
@@ -140,6 +141,13 @@ impl Case {
         }
     }
 
+    fn fine(self) -> Self {
+        Self {
+            packed: self.packed.with_fine_activations(),
+            ..self
+        }
+    }
+
     fn activations(&self, isa: Isa) -> Activations {
         let form = self.packed.form();
         let mut activations = Activations::new(self.tokens, self.columns, form);
@@ -158,9 +166,17 @@ impl Case {
     }
 
     fn name(&self) -> String {
+        let Self {
+            kind,
+            rows,
+            columns,
+            tokens,
+            packed,
+            ..
+        } = self;
         format!(
-            "{:?} {}x{} by {}",
-            self.kind, self.rows, self.columns, self.tokens
+            "{kind:?} {rows}x{columns} by {tokens} in {:?}",
+            packed.form()
         )
     }
 }
@@ -208,26 +224,42 @@ fn dequantized(case: &Case) -> Vec<f32> {
     weights
 }
 
-/// The activations as the integer form defines them, in f64.
-fn rounded(x: &[f32], integer: bool) -> Vec<f64> {
-    if !integer {
-        return x.iter().map(|x| f64::from(*x)).collect();
+/// Steps from zero to the largest magnitude of a group; none for float weights.
+fn steps(form: ActivationForm) -> Option<f32> {
+    match form {
+        ActivationForm { integer: true, .. } => Some(127.0),
+        ActivationForm { fine: true, .. } => Some(32_512.0),
+        _ => None,
     }
-    let group = |group: &[f32]| {
+}
+
+/// The activations as their form defines them, in f64.
+fn rounded(x: &[f32], form: ActivationForm) -> Vec<f64> {
+    let Some(steps) = steps(form) else {
+        return x.iter().map(|x| f64::from(*x)).collect();
+    };
+    let mut values = Vec::new();
+    for group in x.chunks(32) {
         let largest = group
             .iter()
             .fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let (scale, inverse) = (largest / 127.0, 127.0 / largest);
-        let value = move |x: &f32| {
-            if largest == 0.0 {
-                0.0
-            } else {
-                f64::from(scale) * f64::from((x * inverse).round_ties_even())
-            }
-        };
-        group.iter().map(value).collect::<Vec<_>>()
-    };
-    x.chunks(32).flat_map(group).collect()
+        for x in group {
+            let code = (x * (steps / largest)).round_ties_even();
+            let value = f64::from(largest / steps) * f64::from(code);
+            values.push(if largest > 0.0 { value } else { 0.0 });
+        }
+    }
+    values
+}
+
+/// Every kind, with activations of either integer form.
+fn both_forms(tokens: usize, random: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in KINDS {
+        cases.push(Case::random(kind, tokens, random));
+        cases.push(Case::random(kind, tokens, random).fine());
+    }
+    cases
 }
 
 #[test]
@@ -250,11 +282,10 @@ fn rows_come_back_exactly() {
 fn products_equal_the_integer_formula() {
     let mut random = Random(2);
     for isa in Isa::available() {
-        for kind in KINDS {
-            for tokens in [1, 2, 3, 5, 8, 13, 17] {
-                let case = Case::random(kind, tokens, &mut random);
+        for tokens in [1, 2, 3, 5, 8, 13, 17] {
+            for case in both_forms(tokens, &mut random) {
                 let weights = dequantized(&case);
-                let x = rounded(&case.x, case.packed.form().integer);
+                let x = rounded(&case.x, case.packed.form());
                 let out = case.run(*isa);
                 for (index, &actual) in out.iter().enumerate() {
                     let (token, row) = (index / case.rows, index % case.rows);
@@ -279,8 +310,7 @@ fn products_equal_the_integer_formula() {
 #[test]
 fn quantised_activations_explain_the_error() {
     let mut random = Random(3);
-    for kind in KINDS {
-        let case = Case::random(kind, 6, &mut random);
+    for case in both_forms(6, &mut random) {
         let weights = dequantized(&case);
         let out = case.run(Isa::detect());
         for (index, &actual) in out.iter().enumerate() {
@@ -290,15 +320,11 @@ fn quantised_activations_explain_the_error() {
             let (mut sum, mut bound) = (0.0, 1e-9);
             for (w, x) in w.chunks(32).zip(x.chunks(32)) {
                 let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-                let step = if case.packed.form().integer {
-                    f64::from(largest) / 127.0
-                } else {
-                    0.0
-                };
+                let step = steps(case.packed.form()).map_or(0.0, |n| f64::from(largest / n));
                 for (w, x) in w.iter().zip(x) {
                     let (w, x) = (f64::from(*w), f64::from(*x));
                     sum += w * x;
-                    bound += w.abs() * (step * 0.500_01 + x.abs() * 1e-5);
+                    bound += w.abs() * (step * 0.500_01 + x.abs() * 1e-6);
                 }
             }
             let error = (f64::from(actual) - sum).abs();
@@ -314,9 +340,8 @@ fn quantised_activations_explain_the_error() {
 #[test]
 fn bits_do_not_depend_on_isa_tokens_or_ranges() {
     let mut random = Random(4);
-    for kind in KINDS {
-        for tokens in (1..=30).chain([97, 131]) {
-            let case = Case::random(kind, tokens, &mut random);
+    for tokens in (1..=30).chain([97, 131]) {
+        for case in both_forms(tokens, &mut random) {
             let reference = case.run(Isa::Portable);
             for &isa in Isa::available() {
                 let x = case.activations(isa);
@@ -352,8 +377,7 @@ fn bits_do_not_depend_on_isa_tokens_or_ranges() {
 #[test]
 fn bits_do_not_depend_on_the_place_of_a_row() {
     let mut random = Random(5);
-    for kind in KINDS {
-        let case = Case::random(kind, 23, &mut random);
+    for case in both_forms(23, &mut random) {
         for &isa in Isa::available() {
             let all = case.run(isa);
             for token in 0..case.tokens {
@@ -406,20 +430,27 @@ fn extreme_codes_do_not_saturate() {
             x,
         };
         let weights = dequantized(&case);
-        for &isa in Isa::available() {
-            for (index, actual) in case.run(isa).into_iter().enumerate() {
-                let (token, row) = (index / rows, index % rows);
-                let sum: f64 = weights[row * columns..][..columns]
-                    .iter()
-                    .map(|w| f64::from(*w))
-                    .sum();
-                let expected = if token == 1 { -3.0 * sum } else { 3.0 * sum };
-                let error = (f64::from(actual) - expected).abs();
-                assert!(
-                    error <= 1e-5 * expected.abs() + 1e-3,
-                    "{isa:?} {kind:?}: {actual} {expected}"
-                );
-            }
+        extremes_agree(&case, &weights);
+        extremes_agree(&case.fine(), &weights);
+    }
+}
+
+fn extremes_agree(case: &Case, weights: &[f32]) {
+    let (rows, columns) = (case.rows, case.columns);
+    for &isa in Isa::available() {
+        for (index, actual) in case.run(isa).into_iter().enumerate() {
+            let (token, row) = (index / rows, index % rows);
+            let sum: f64 = weights[row * columns..][..columns]
+                .iter()
+                .map(|w| f64::from(*w))
+                .sum();
+            let expected = if token == 1 { -3.0 * sum } else { 3.0 * sum };
+            let error = (f64::from(actual) - expected).abs();
+            assert!(
+                error <= 1e-5 * expected.abs() + 1e-3,
+                "{isa:?} {}: {actual} {expected}",
+                case.name()
+            );
         }
     }
 }
@@ -427,8 +458,7 @@ fn extreme_codes_do_not_saturate() {
 #[test]
 fn what_is_not_finite_stays_in_its_row() {
     let mut random = Random(6);
-    for kind in KINDS {
-        let mut case = Case::random(kind, 9, &mut random);
+    for mut case in both_forms(9, &mut random) {
         let clean = case.run(Isa::Portable);
         let bad = [(1, f32::NAN), (4, f32::INFINITY), (6, f32::NEG_INFINITY)];
         for (token, value) in bad {
@@ -455,8 +485,10 @@ fn what_is_not_finite_stays_in_its_row() {
 #[test]
 fn zero_and_tiny_rows_give_zero() {
     let mut random = Random(7);
-    for kind in KINDS.into_iter().filter(|kind| kind.block_size() > 1) {
-        let mut case = Case::random(kind, 3, &mut random);
+    for mut case in both_forms(3, &mut random) {
+        if case.packed.form().float {
+            continue;
+        }
         case.x[..case.columns].fill(0.0);
         case.x[case.columns..2 * case.columns].fill(f32::from_bits(1));
         for &isa in Isa::available() {

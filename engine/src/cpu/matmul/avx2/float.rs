@@ -114,7 +114,7 @@ unsafe fn rows_by_tokens<const TYPE: u8, const TOKENS: usize>(part: Part, out: &
             _mm256_storeu_ps(
                 lanes.0.as_mut_ptr().add(part.row),
                 _mm256_add_ps(*even, *odd),
-            )
+            );
         };
     }
 }

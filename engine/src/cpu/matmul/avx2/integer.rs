@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
+use super::super::activations::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::super::format::{GROUP, LINE, PANEL_ROWS, QUAD, Scaling, Width};
 use super::super::kernel::{IntegerTile, Lanes, Outputs};
 use super::codes::{Codes, Eight, Five, Four, Six};
@@ -53,10 +53,13 @@ unsafe fn by_tokens<C: Codes, S: Scales>(tile: &IntegerTile<'_>, tokens: usize, 
                 };
                 // SAFETY: by the contract.
                 unsafe {
-                    match out.len() {
-                        1 => rows_by_tokens::<C, S, 1>(tile, part, out),
-                        2 => rows_by_tokens::<C, S, 2>(tile, part, out),
-                        _ => rows_by_tokens::<C, S, TOKENS>(tile, part, out),
+                    match (out.len(), tile.fine) {
+                        (1, false) => rows_by_tokens::<C, S, 1, 1>(tile, part, out),
+                        (2, false) => rows_by_tokens::<C, S, 1, 2>(tile, part, out),
+                        (_, false) => rows_by_tokens::<C, S, 1, TOKENS>(tile, part, out),
+                        (1, true) => rows_by_tokens::<C, S, 2, 1>(tile, part, out),
+                        (2, true) => rows_by_tokens::<C, S, 2, 2>(tile, part, out),
+                        (_, true) => rows_by_tokens::<C, S, 2, TOKENS>(tile, part, out),
                     }
                 }
             }
@@ -79,6 +82,24 @@ struct Block {
     scales: *const u8,
 }
 
+impl Block {
+    /// The block of the high (0) or the low digits.
+    ///
+    /// # Safety
+    /// The activations have this plane.
+    #[inline]
+    unsafe fn plane(self, plane: usize) -> Self {
+        let bytes = plane * BLOCK_BYTES;
+        // SAFETY: by the contract.
+        unsafe {
+            Self {
+                codes: self.codes.add(bytes),
+                scales: self.scales.add(bytes),
+            }
+        }
+    }
+}
+
 /// Four bytes of every lane from memory.
 ///
 /// # Safety
@@ -91,9 +112,9 @@ unsafe fn broadcast(at: *const u8) -> __m256i {
 }
 
 /// # Safety
-/// As [`IntegerTile`] states for `TOKENS` tokens, and AVX2 with FMA and F16C.
+/// As [`IntegerTile`] states for `PLANES` and `TOKENS`, and AVX2 with FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
+unsafe fn rows_by_tokens<C: Codes, S: Scales, const PLANES: usize, const TOKENS: usize>(
     tile: &IntegerTile<'_>,
     part: Part,
     out: &mut [Lanes],
@@ -107,25 +128,33 @@ unsafe fn rows_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(
         unsafe {
             let place = S::SCALING.place(C::WIDTH, group);
             let codes = panel.add(place.codes + row * QUAD);
-            let block = tile.activations.add(group * BLOCK_BYTES);
+            let block = tile.activations.add(group * PLANES * BLOCK_BYTES);
             let block = Block {
                 codes: block.add(token * GROUP),
                 scales: block.add(token * 4),
             };
             let (scale, second) = S::load(panel, place, row);
-            let mut sums = [_mm256_setzero_si256(); TOKENS];
-            let mut narrow = [_mm256_setzero_si256(); TOKENS];
-            add_pair::<C, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
-            add_pair::<C, TOKENS, 1>(codes, block, &mut narrow, &mut sums);
-            if halves {
-                take_offset::<C, S, TOKENS, 0>(block, &mut sums);
-                scaled::<TOKENS>(scale, block, &sums, &mut accumulators);
-                sums = [_mm256_setzero_si256(); TOKENS];
+            let mut sums = [[_mm256_setzero_si256(); TOKENS]; PLANES];
+            let mut narrow = sums;
+            for (plane, (narrow, sums)) in narrow.iter_mut().zip(&mut sums).enumerate() {
+                let block = block.plane(plane);
+                add_pair::<C, TOKENS, 0>(codes, block, narrow, sums);
+                add_pair::<C, TOKENS, 1>(codes, block, narrow, sums);
+                if halves {
+                    take_offset::<C, S, TOKENS, 0>(block, sums);
+                }
             }
-            add_pair::<C, TOKENS, 2>(codes, block, &mut narrow, &mut sums);
-            add_pair::<C, TOKENS, 3>(codes, block, &mut narrow, &mut sums);
-            take_offset::<C, S, TOKENS, 1>(block, &mut sums);
-            scaled::<TOKENS>(
+            if halves {
+                scaled(scale, block, &sums, &mut accumulators);
+                sums = [[_mm256_setzero_si256(); TOKENS]; PLANES];
+            }
+            for (plane, (narrow, sums)) in narrow.iter_mut().zip(&mut sums).enumerate() {
+                let block = block.plane(plane);
+                add_pair::<C, TOKENS, 2>(codes, block, narrow, sums);
+                add_pair::<C, TOKENS, 3>(codes, block, narrow, sums);
+                take_offset::<C, S, TOKENS, 1>(block, sums);
+            }
+            scaled(
                 if halves { second } else { scale },
                 block,
                 &sums,
@@ -220,16 +249,21 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
 /// AVX2 with FMA; `block` is a group's block.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn scaled<const TOKENS: usize>(
+unsafe fn scaled<const PLANES: usize, const TOKENS: usize>(
     scale: __m256,
     block: Block,
-    sums: &[__m256i; TOKENS],
+    sums: &[[__m256i; TOKENS]; PLANES],
     accumulators: &mut [__m256; TOKENS],
 ) {
-    for (token, (sum, accumulator)) in sums.iter().zip(accumulators).enumerate() {
+    for (token, accumulator) in accumulators.iter_mut().enumerate() {
+        let mut sum = sums[0][token];
+        if PLANES == 2 {
+            let high = _mm256_mullo_epi32(sum, _mm256_set1_epi32(FINE_BASE));
+            sum = _mm256_add_epi32(high, sums[1][token]);
+        }
         // SAFETY: inside the block.
         let x = unsafe { broadcast(block.scales.add(SCALES + token * 4)) };
         let factor = _mm256_mul_ps(scale, _mm256_castsi256_ps(x));
-        *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(*sum), *accumulator);
+        *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(sum), *accumulator);
     }
 }

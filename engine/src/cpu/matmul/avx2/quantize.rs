@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, Quantized, TINY, store};
+use super::super::activations::{BLOCK_BYTES, FINE_BASE, Quantized, TINY, store};
 use super::super::format::GROUP;
 
 /// Ties go to the even code.
@@ -13,12 +13,16 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// # Safety
 /// AVX2; the rest as `activations::quantize_row`.
 #[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn quantize_row(values: &[f32], tile: *mut u8, lane: usize) {
+pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(
+    values: &[f32],
+    tile: *mut u8,
+    lane: usize,
+) {
     for (group, values) in values.chunks_exact(GROUP).enumerate() {
-        // SAFETY: 32 values; inside the block of this group.
+        // SAFETY: 32 values; inside the blocks of this group.
         unsafe {
-            let quantized = quantize_group(values.as_ptr());
-            store(tile.add(group * BLOCK_BYTES), lane, &quantized);
+            let quantized = quantize_group::<PLANES>(values.as_ptr());
+            store(tile.add(group * BLOCK_BYTES * PLANES), lane, &quantized);
         }
     }
 }
@@ -29,37 +33,73 @@ pub(in super::super) unsafe fn quantize_row(values: &[f32], tile: *mut u8, lane:
 /// AVX2; 32 readable values.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn quantize_group(values: *const f32) -> Quantized {
+unsafe fn quantize_group<const PLANES: usize>(values: *const f32) -> Quantized<PLANES> {
     // SAFETY: by the contract; unaligned loads.
-    let x = unsafe { [0, 8, 16, 24].map(|at| _mm256_loadu_ps(values.add(at))) };
-    let mask = _mm256_set1_epi32(0x7fff_ffff);
-    let magnitudes = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), mask));
-    let largest = _mm256_max_epi32(
-        _mm256_max_epi32(magnitudes[0], magnitudes[1]),
-        _mm256_max_epi32(magnitudes[2], magnitudes[3]),
-    );
+    let x = unsafe {
+        [
+            _mm256_loadu_ps(values),
+            _mm256_loadu_ps(values.add(8)),
+            _mm256_loadu_ps(values.add(16)),
+            _mm256_loadu_ps(values.add(24)),
+        ]
+    };
+    let largest = f32::from_bits(largest_magnitude(x));
+    if !largest.is_finite() {
+        return Quantized::empty(f32::NAN);
+    }
+    if largest < TINY {
+        return Quantized::empty(0.0);
+    }
+    let steps = Quantized::<PLANES>::STEPS;
+    let mut group = Quantized::<PLANES>::empty(largest / steps);
+    let inverse = _mm256_set1_ps(steps / largest);
+    let mut codes = [_mm256_setzero_si256(); 4];
+    let mut low = codes;
+    for ((codes, low), x) in codes.iter_mut().zip(&mut low).zip(x) {
+        let rounded = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(x, inverse));
+        *codes = _mm256_cvtps_epi32(rounded);
+        if PLANES == 2 {
+            let reciprocal = _mm256_set1_ps(1.0 / FINE_BASE as f32);
+            let high = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(rounded, reciprocal));
+            let high = _mm256_cvtps_epi32(high);
+            let base = _mm256_set1_epi32(FINE_BASE);
+            *low = _mm256_sub_epi32(*codes, _mm256_mullo_epi32(high, base));
+            *codes = high;
+        }
+    }
+    put_plane(&mut group, 0, codes);
+    if PLANES == 2 {
+        put_plane(&mut group, 1, low);
+    }
+    group
+}
+
+/// The bits of the largest magnitude.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn largest_magnitude(x: [__m256; 4]) -> u32 {
+    let mut largest = _mm256_setzero_si256();
+    for x in x {
+        let magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fff_ffff));
+        largest = _mm256_max_epi32(largest, magnitude);
+    }
     let largest = _mm_max_epi32(
         _mm256_castsi256_si128(largest),
         _mm256_extracti128_si256::<1>(largest),
     );
     let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b01_00_11_10>(largest));
     let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b10_11_00_01>(largest));
-    let largest = f32::from_bits(_mm_cvtsi128_si32(largest) as u32);
-    let mut group = Quantized {
-        codes: [0; GROUP],
-        scale: 0.0,
-        halves: [0; 2],
-    };
-    if !largest.is_finite() {
-        group.scale = f32::NAN;
-        return group;
-    }
-    if largest < TINY {
-        return group;
-    }
-    let inverse = _mm256_set1_ps(127.0 / largest);
-    let [a, b, c, d] =
-        x.map(|x| _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(_mm256_mul_ps(x, inverse))));
+    _mm_cvtsi128_si32(largest) as u32
+}
+
+/// Writes the codes and sums of a plane.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put_plane<const PLANES: usize>(
+    group: &mut Quantized<PLANES>,
+    plane: usize,
+    [a, b, c, d]: [__m256i; 4],
+) {
     // Packing works within 128-bit lanes: quads come as 0 2 4 6 | 1 3 5 7 and are put in order.
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -69,10 +109,8 @@ unsafe fn quantize_group(values: *const f32) -> Quantized {
     let mut quads = [0_i32; 8];
     // SAFETY: 32 bytes each.
     unsafe {
-        _mm256_storeu_si256(group.codes.as_mut_ptr().cast(), codes);
+        _mm256_storeu_si256(group.codes[plane].as_mut_ptr().cast(), codes);
         _mm256_storeu_si256(quads.as_mut_ptr().cast(), sums);
     }
-    group.halves = [0, 4].map(|at| quads[at..at + 4].iter().sum::<i32>() as i16);
-    group.scale = largest / 127.0;
-    group
+    group.halves[plane] = [0, 4].map(|at| quads[at..at + 4].iter().sum::<i32>() as i16);
 }

@@ -5,16 +5,18 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
+use super::super::activations::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::super::format::{GROUP, LINE, QUAD, Scaling, Width};
 use super::super::kernel::{IntegerTile, Lanes, Outputs};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
-/// Integer sums, by panel and token.
+/// Integer sums of a plane, by panel and token.
 type Sums<const PANELS: usize, const TOKENS: usize> = [[__m512i; TOKENS]; PANELS];
 /// Outputs so far, by panel and token.
 type Accumulators<const PANELS: usize, const TOKENS: usize> = [[__m512; TOKENS]; PANELS];
+/// Tokens of fine activations that two panels take at once: two planes need twice the registers.
+const FINE_TOKENS: usize = TILE_ROWS / 2;
 
 /// Runs one tile.
 ///
@@ -45,20 +47,73 @@ pub(in super::super) unsafe fn integer(
 /// # Safety
 /// As [`integer`].
 unsafe fn by_shape<C: Codes, S: Scales>(tile: &IntegerTile<'_>, tokens: usize, out: &mut Outputs) {
+    // SAFETY: by the contract; lanes 0 and 3 of a full tile are followed by two more.
+    unsafe {
+        match (tile.panels, tokens, tile.fine) {
+            (&[first, second], TILE_ROWS, false) => {
+                panels_by_tokens::<C, S, 1, 2, TILE_ROWS>([first, second], tile, 0, out);
+            }
+            (&[first, second], TILE_ROWS, true) => {
+                for token in [0, FINE_TOKENS] {
+                    panels_by_tokens::<C, S, 2, 2, FINE_TOKENS>([first, second], tile, token, out);
+                }
+            }
+            (panels, _, false) => {
+                for (panel, out) in panels.iter().zip(out.chunks_exact_mut(1)) {
+                    panel_by_tokens::<C, S, 1>(*panel, tile, tokens, out);
+                }
+            }
+            (panels, _, true) => {
+                for (panel, out) in panels.iter().zip(out.chunks_exact_mut(1)) {
+                    panel_by_tokens::<C, S, 2>(*panel, tile, tokens, out);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`integer`]; `panel` is one of the tile's.
+unsafe fn panel_by_tokens<C: Codes, S: Scales, const PLANES: usize>(
+    panel: *const u8,
+    tile: &IntegerTile<'_>,
+    tokens: usize,
+    out: &mut [[Lanes; TILE_ROWS]],
+) {
+    let panel = [panel];
     // SAFETY: by the contract.
     unsafe {
-        if let (&[first, second], TILE_ROWS) = (tile.panels, tokens) {
-            return panels_by_tokens::<C, S, 2, TILE_ROWS>([first, second], tile, out);
+        match tokens {
+            1 => panels_by_tokens::<C, S, PLANES, 1, 1>(panel, tile, 0, out),
+            2 => panels_by_tokens::<C, S, PLANES, 1, 2>(panel, tile, 0, out),
+            3 => panels_by_tokens::<C, S, PLANES, 1, 3>(panel, tile, 0, out),
+            4 => panels_by_tokens::<C, S, PLANES, 1, 4>(panel, tile, 0, out),
+            5 => panels_by_tokens::<C, S, PLANES, 1, 5>(panel, tile, 0, out),
+            _ => panels_by_tokens::<C, S, PLANES, 1, TILE_ROWS>(panel, tile, 0, out),
         }
-        for (panel, out) in tile.panels.iter().zip(out.chunks_exact_mut(1)) {
-            let panel = [*panel];
-            match tokens {
-                1 => panels_by_tokens::<C, S, 1, 1>(panel, tile, out),
-                2 => panels_by_tokens::<C, S, 1, 2>(panel, tile, out),
-                3 => panels_by_tokens::<C, S, 1, 3>(panel, tile, out),
-                4 => panels_by_tokens::<C, S, 1, 4>(panel, tile, out),
-                5 => panels_by_tokens::<C, S, 1, 5>(panel, tile, out),
-                _ => panels_by_tokens::<C, S, 1, TILE_ROWS>(panel, tile, out),
+    }
+}
+
+/// A group's activations: where the first token's codes and where its scales start.
+#[derive(Clone, Copy)]
+struct Block {
+    codes: *const u8,
+    scales: *const u8,
+}
+
+impl Block {
+    /// The block of the high (0) or the low digits.
+    ///
+    /// # Safety
+    /// The activations have this plane.
+    #[inline]
+    unsafe fn plane(self, plane: usize) -> Self {
+        let bytes = plane * BLOCK_BYTES;
+        // SAFETY: by the contract.
+        unsafe {
+            Self {
+                codes: self.codes.add(bytes),
+                scales: self.scales.add(bytes),
             }
         }
     }
@@ -75,12 +130,21 @@ unsafe fn broadcast(at: *const u8) -> __m512i {
     _mm512_set1_epi32(unsafe { at.cast::<i32>().read_unaligned() })
 }
 
+/// Outputs of `TOKENS` tokens from `first` on.
+///
 /// # Safety
-/// As [`IntegerTile`] states for these panels and `TOKENS` tokens, and AVX-512 with VNNI.
+/// As [`IntegerTile`] states for these panels, planes and tokens, and AVX-512 with VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn panels_by_tokens<C: Codes, S: Scales, const PANELS: usize, const TOKENS: usize>(
+unsafe fn panels_by_tokens<
+    C: Codes,
+    S: Scales,
+    const PLANES: usize,
+    const PANELS: usize,
+    const TOKENS: usize,
+>(
     panels: [*const u8; PANELS],
     tile: &IntegerTile<'_>,
+    first: usize,
     out: &mut [[Lanes; TILE_ROWS]],
 ) {
     let halves = matches!(S::SCALING, Scaling::SuperHalves);
@@ -90,7 +154,7 @@ unsafe fn panels_by_tokens<C: Codes, S: Scales, const PANELS: usize, const TOKEN
         let place = S::SCALING.place(C::WIDTH, group);
         let (mut codes, mut scales) = (panels, [_mm512_setzero_ps(); PANELS]);
         let mut seconds = scales;
-        // SAFETY: `group` is one of the panels' groups; all offsets stay in it and in its block.
+        // SAFETY: `group` is one of the panels' groups; all offsets stay in it and in its blocks.
         unsafe {
             for (index, panel) in panels.into_iter().enumerate() {
                 if tile.ahead != 0 {
@@ -100,16 +164,20 @@ unsafe fn panels_by_tokens<C: Codes, S: Scales, const PANELS: usize, const TOKEN
                 codes[index] = panel.add(place.codes);
                 (scales[index], seconds[index]) = S::load(panel, place);
             }
-            let block = tile.activations.add(group * BLOCK_BYTES);
-            let mut sums = start::<S, PANELS, TOKENS, 0>(block);
-            add_pair::<C, PANELS, TOKENS, 0>(codes, block, &mut sums);
-            add_pair::<C, PANELS, TOKENS, 1>(codes, block, &mut sums);
+            let block = tile.activations.add(group * PLANES * BLOCK_BYTES);
+            let block = Block {
+                codes: block.add(first * GROUP),
+                scales: block.add(first * 4),
+            };
+            let mut sums = start::<S, PLANES, PANELS, TOKENS, 0>(block);
+            add_pair::<C, PLANES, PANELS, TOKENS, 0>(codes, block, &mut sums);
+            add_pair::<C, PLANES, PANELS, TOKENS, 1>(codes, block, &mut sums);
             if halves {
                 scaled(scales, block, &sums, &mut accumulators);
-                sums = start::<S, PANELS, TOKENS, 1>(block);
+                sums = start::<S, PLANES, PANELS, TOKENS, 1>(block);
             }
-            add_pair::<C, PANELS, TOKENS, 2>(codes, block, &mut sums);
-            add_pair::<C, PANELS, TOKENS, 3>(codes, block, &mut sums);
+            add_pair::<C, PLANES, PANELS, TOKENS, 2>(codes, block, &mut sums);
+            add_pair::<C, PLANES, PANELS, TOKENS, 3>(codes, block, &mut sums);
             scaled(
                 if halves { seconds } else { scales },
                 block,
@@ -122,7 +190,7 @@ unsafe fn panels_by_tokens<C: Codes, S: Scales, const PANELS: usize, const TOKEN
         }
     }
     for (out, accumulators) in out.iter_mut().zip(accumulators) {
-        for (lanes, accumulator) in out.iter_mut().zip(accumulators) {
+        for (lanes, accumulator) in out[first..].iter_mut().zip(accumulators) {
             // SAFETY: sixteen floats.
             unsafe { _mm512_storeu_ps(lanes.0.as_mut_ptr(), accumulator) };
         }
@@ -144,13 +212,19 @@ fn fetch(from: *const u8, bytes: usize) {
 /// AVX-512 VNNI; `block` is a group's block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn start<S: Scales, const PANELS: usize, const TOKENS: usize, const HALF: usize>(
-    block: *const u8,
-) -> Sums<PANELS, TOKENS> {
-    let mut sums = [_mm512_setzero_si512(); TOKENS];
+unsafe fn start<
+    S: Scales,
+    const PLANES: usize,
+    const PANELS: usize,
+    const TOKENS: usize,
+    const HALF: usize,
+>(
+    block: Block,
+) -> [Sums<PANELS, TOKENS>; PLANES] {
+    let mut sums = [[[_mm512_setzero_si512(); TOKENS]; PANELS]; PLANES];
     let offset = S::SCALING.offset();
     if offset == 0 {
-        return [sums; PANELS];
+        return sums;
     }
     // Pairs of 16-bit factors for the sums of the two halves: both, or the one half's.
     let minus = -offset & 0xffff;
@@ -160,12 +234,17 @@ unsafe fn start<S: Scales, const PANELS: usize, const TOKENS: usize, const HALF:
         _ => minus | (minus << 16),
     };
     let factors = _mm512_set1_epi32(factors);
-    for (token, sum) in sums.iter_mut().enumerate() {
-        // SAFETY: inside the block.
-        let pair = unsafe { broadcast(block.add(SUMS + token * 4)) };
-        *sum = _mm512_dpwssd_epi32(*sum, factors, pair);
+    for (plane, sums) in sums.iter_mut().enumerate() {
+        for token in 0..TOKENS {
+            // SAFETY: inside the block.
+            let pair = unsafe { broadcast(block.plane(plane).scales.add(SUMS + token * 4)) };
+            let sum = _mm512_dpwssd_epi32(_mm512_setzero_si512(), factors, pair);
+            for sums in sums.iter_mut() {
+                sums[token] = sum;
+            }
+        }
     }
-    [sums; PANELS]
+    sums
 }
 
 /// Adds eight columns' products.
@@ -174,27 +253,38 @@ unsafe fn start<S: Scales, const PANELS: usize, const TOKENS: usize, const HALF:
 /// AVX-512 VNNI; `codes` and `block` are a group's tiles and block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_pair<C: Codes, const PANELS: usize, const TOKENS: usize, const PAIR: usize>(
+unsafe fn add_pair<
+    C: Codes,
+    const PLANES: usize,
+    const PANELS: usize,
+    const TOKENS: usize,
+    const PAIR: usize,
+>(
     codes: [*const u8; PANELS],
-    block: *const u8,
-    sums: &mut Sums<PANELS, TOKENS>,
+    block: Block,
+    sums: &mut [Sums<PANELS, TOKENS>; PLANES],
 ) {
     let mut lines = [(_mm512_setzero_si512(), _mm512_setzero_si512()); PANELS];
     for (lines, codes) in lines.iter_mut().zip(codes) {
         // SAFETY: by the contract.
         *lines = unsafe { C::pair::<PAIR>(codes) };
     }
-    for token in 0..TOKENS {
-        // SAFETY: inside the block.
-        let (even, odd) = unsafe {
-            let at = block.add(token * GROUP + PAIR * 2 * QUAD);
-            (broadcast(at), broadcast(at.add(QUAD)))
-        };
-        for (sums, lines) in sums.iter_mut().zip(lines) {
-            sums[token] = _mm512_dpbusd_epi32(sums[token], lines.0, even);
-        }
-        for (sums, lines) in sums.iter_mut().zip(lines) {
-            sums[token] = _mm512_dpbusd_epi32(sums[token], lines.1, odd);
+    for (plane, sums) in sums.iter_mut().enumerate() {
+        for token in 0..TOKENS {
+            // SAFETY: inside the block.
+            let (even, odd) = unsafe {
+                let at = block
+                    .plane(plane)
+                    .codes
+                    .add(token * GROUP + PAIR * 2 * QUAD);
+                (broadcast(at), broadcast(at.add(QUAD)))
+            };
+            for (sums, lines) in sums.iter_mut().zip(lines) {
+                sums[token] = _mm512_dpbusd_epi32(sums[token], lines.0, even);
+            }
+            for (sums, lines) in sums.iter_mut().zip(lines) {
+                sums[token] = _mm512_dpbusd_epi32(sums[token], lines.1, odd);
+            }
         }
     }
 }
@@ -205,19 +295,25 @@ unsafe fn add_pair<C: Codes, const PANELS: usize, const TOKENS: usize, const PAI
 /// AVX-512 F; `block` is a group's block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn scaled<const PANELS: usize, const TOKENS: usize>(
+unsafe fn scaled<const PLANES: usize, const PANELS: usize, const TOKENS: usize>(
     scales: [__m512; PANELS],
-    block: *const u8,
-    sums: &Sums<PANELS, TOKENS>,
+    block: Block,
+    sums: &[Sums<PANELS, TOKENS>; PLANES],
     accumulators: &mut Accumulators<PANELS, TOKENS>,
 ) {
+    const { assert!(FINE_BASE == 255) };
     for token in 0..TOKENS {
         // SAFETY: inside the block.
-        let x = _mm512_castsi512_ps(unsafe { broadcast(block.add(SCALES + token * 4)) });
+        let x = _mm512_castsi512_ps(unsafe { broadcast(block.scales.add(SCALES + token * 4)) });
         for panel in 0..PANELS {
+            let mut sum = sums[0][panel][token];
+            if PLANES == 2 {
+                let high = _mm512_sub_epi32(_mm512_slli_epi32::<8>(sum), sum);
+                sum = _mm512_add_epi32(high, sums[1][panel][token]);
+            }
             let accumulator = &mut accumulators[panel][token];
-            let sum = _mm512_cvtepi32_ps(sums[panel][token]);
-            *accumulator = _mm512_fmadd_ps(_mm512_mul_ps(scales[panel], x), sum, *accumulator);
+            let factor = _mm512_mul_ps(scales[panel], x);
+            *accumulator = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(sum), *accumulator);
         }
     }
 }
@@ -230,12 +326,13 @@ unsafe fn scaled<const PANELS: usize, const TOKENS: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn add_minimums<const PANELS: usize, const TOKENS: usize>(
     minimums: [__m512; PANELS],
-    block: *const u8,
+    block: Block,
     accumulators: &mut Accumulators<PANELS, TOKENS>,
 ) {
     for token in 0..TOKENS {
         // SAFETY: inside the block.
-        let sum = _mm512_castsi512_ps(unsafe { broadcast(block.add(SCALED_SUMS + token * 4)) });
+        let sum = unsafe { broadcast(block.scales.add(SCALED_SUMS + token * 4)) };
+        let sum = _mm512_castsi512_ps(sum);
         for (minimum, accumulators) in minimums.iter().zip(accumulators.iter_mut()) {
             accumulators[token] = _mm512_fmadd_ps(*minimum, sum, accumulators[token]);
         }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, Quantized, TINY, store};
+use super::super::activations::{BLOCK_BYTES, FINE_BASE, Quantized, TINY, store};
 use super::super::format::GROUP;
 
 /// Ties go to the even code.
@@ -13,12 +13,16 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// # Safety
 /// AVX-512; the rest as `activations::quantize_row`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub(in super::super) unsafe fn quantize_row(values: &[f32], tile: *mut u8, lane: usize) {
+pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(
+    values: &[f32],
+    tile: *mut u8,
+    lane: usize,
+) {
     for (group, values) in values.chunks_exact(GROUP).enumerate() {
-        // SAFETY: 32 values; inside the block of this group.
+        // SAFETY: 32 values; inside the blocks of this group.
         unsafe {
-            let quantized = quantize_group(values.as_ptr());
-            store(tile.add(group * BLOCK_BYTES), lane, &quantized);
+            let quantized = quantize_group::<PLANES>(values.as_ptr());
+            store(tile.add(group * BLOCK_BYTES * PLANES), lane, &quantized);
         }
     }
 }
@@ -29,7 +33,7 @@ pub(in super::super) unsafe fn quantize_row(values: &[f32], tile: *mut u8, lane:
 /// AVX-512 (F, BW, VL); 32 readable values.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 #[inline]
-unsafe fn quantize_group(values: *const f32) -> Quantized {
+unsafe fn quantize_group<const PLANES: usize>(values: *const f32) -> Quantized<PLANES> {
     // SAFETY: by the contract; unaligned loads.
     let (first, second) = unsafe {
         (
@@ -37,40 +41,62 @@ unsafe fn quantize_group(values: *const f32) -> Quantized {
             _mm512_loadu_ps(values.add(GROUP / 2)),
         )
     };
-    let magnitude = |x| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fff_ffff));
-    let largest = _mm512_max_epi32(magnitude(first), magnitude(second));
+    let mask = _mm512_set1_epi32(0x7fff_ffff);
+    let largest = _mm512_max_epi32(
+        _mm512_and_si512(_mm512_castps_si512(first), mask),
+        _mm512_and_si512(_mm512_castps_si512(second), mask),
+    );
     let largest = f32::from_bits(_mm512_reduce_max_epi32(largest) as u32);
     if !largest.is_finite() {
-        return Quantized {
-            codes: [0; GROUP],
-            scale: f32::NAN,
-            halves: [0; 2],
-        };
+        return Quantized::empty(f32::NAN);
     }
     if largest < TINY {
-        return Quantized {
-            codes: [0; GROUP],
-            scale: 0.0,
-            halves: [0; 2],
-        };
+        return Quantized::empty(0.0);
     }
-    let inverse = _mm512_set1_ps(127.0 / largest);
-    let round = |x| _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(x, inverse));
-    let (first, second) = (round(first), round(second));
-    let halves = [
-        _mm512_reduce_add_epi32(first),
-        _mm512_reduce_add_epi32(second),
+    let steps = Quantized::<PLANES>::STEPS;
+    let mut group = Quantized::<PLANES>::empty(largest / steps);
+    let inverse = _mm512_set1_ps(steps / largest);
+    let mut first = _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(first, inverse));
+    let mut second = _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(second, inverse));
+    if PLANES == 2 {
+        let high = [high_digits(first), high_digits(second)];
+        let base = _mm512_set1_epi32(FINE_BASE);
+        let low = [
+            _mm512_sub_epi32(first, _mm512_mullo_epi32(high[0], base)),
+            _mm512_sub_epi32(second, _mm512_mullo_epi32(high[1], base)),
+        ];
+        put_plane(&mut group, 1, low[0], low[1]);
+        [first, second] = high;
+    }
+    put_plane(&mut group, 0, first, second);
+    group
+}
+
+/// The high digits of two-digit codes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn high_digits(codes: __m512i) -> __m512i {
+    let reciprocal = _mm512_set1_ps(1.0 / FINE_BASE as f32);
+    _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(_mm512_cvtepi32_ps(codes), reciprocal))
+}
+
+/// Writes the codes and sums of a plane.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[inline]
+fn put_plane<const PLANES: usize>(
+    group: &mut Quantized<PLANES>,
+    plane: usize,
+    first: __m512i,
+    second: __m512i,
+) {
+    group.halves[plane] = [
+        _mm512_reduce_add_epi32(first) as i16,
+        _mm512_reduce_add_epi32(second) as i16,
     ];
-    let mut codes = [0; GROUP];
+    let codes = group.codes[plane].as_mut_ptr().cast::<u8>();
     // SAFETY: sixteen bytes each.
     unsafe {
-        let at = codes.as_mut_ptr().cast::<u8>();
-        _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(first));
-        _mm_storeu_si128(at.add(GROUP / 2).cast(), _mm512_cvtepi32_epi8(second));
-    }
-    Quantized {
-        codes,
-        scale: largest / 127.0,
-        halves: halves.map(|sum| sum as i16),
+        _mm_storeu_si128(codes.cast(), _mm512_cvtepi32_epi8(first));
+        _mm_storeu_si128(codes.add(GROUP / 2).cast(), _mm512_cvtepi32_epi8(second));
     }
 }
