@@ -25,7 +25,7 @@ impl Granted {
     /// Opens a transfer into reserved pages; the grant goes to the router.
     pub(crate) fn open(
         decode: &Arc<DecodeWorker>,
-        reserved: ReservedPages,
+        reserved: &ReservedPages,
         attempt: Attempt,
     ) -> (Self, Grant) {
         let slots = reserved

@@ -85,7 +85,7 @@ async fn prefill_elsewhere(
         .unless_over(steps.reserve(spec.clone(), sender))
         .await??;
     let reused_tokens = reserved.reused_pages * decode.layout().page_size;
-    let (granted, grant) = Granted::open(decode, reserved, attempt);
+    let (granted, grant) = Granted::open(decode, &reserved, attempt);
     leg.send(DecodeEvent::Grant(Box::new(grant))).await?;
     let mut arrival = Arrival {
         granted,

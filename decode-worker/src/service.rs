@@ -33,7 +33,7 @@ impl DecodeService for DecodeFront {
         let decode = self.slot.get()?.clone();
         let worker = decode.worker().clone();
         let (leg, reader) = Leg::new(worker.clone());
-        worker.spawn(leg::run(decode, leg, request.into_inner()));
+        worker.spawn_leg(leg::run(decode, leg, request.into_inner()));
         Ok(Response::new(ReceiverStream::new(reader)))
     }
 }

@@ -1,49 +1,24 @@
 //! A prompt on its way to a decode worker: grants, transfer, commit.
 //!
-//! Pages stay pinned from the first chunk until CommitAck, cancel or deadline; a broken transfer
+//! Pages stay pinned from the first chunk until `CommitAck`, cancel or deadline; a broken transfer
 //! leaves them pinned for another grant. It must not know why the router sends the grants it sends.
 
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use baton_kv_transfer::{Outgoing, PageProgress, TransferError, TransferStats};
-use baton_proto::domain::{CommitPayload, GeneratedToken, Grant};
+use baton_kv_transfer::{PageProgress, TransferError, TransferStats};
+use baton_proto::domain::{GeneratedToken, Grant};
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
 use baton_scheduler::SequenceEvent;
 use baton_worker::{LegError, OwnedSequence, Role as _, to_generated};
-use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use crate::PrefillWorker;
 use crate::leg::{PrefillLeg, next};
 use crate::progress::SharedProgress;
-
-/// The transfer of the latest grant.
-enum Transfer {
-    /// No grant yet, or the last attempt broke.
-    None,
-    /// Pages leave as they become ready.
-    Streaming(Attempt, Outgoing),
-    /// All are ready; Commit is on its way.
-    Committing(
-        Attempt,
-        Pin<Box<dyn Future<Output = Result<TransferStats, TransferError>> + Send>>,
-    ),
-}
-
-impl Transfer {
-    /// Resolves when the attempt ends by itself; never without one.
-    async fn ended(&mut self) -> (Attempt, Result<TransferStats, TransferError>) {
-        match self {
-            Self::None => std::future::pending().await,
-            Self::Streaming(attempt, outgoing) => (*attempt, Err(outgoing.failed().await)),
-            Self::Committing(attempt, commit) => (*attempt, commit.await),
-        }
-    }
-}
+use crate::transfer::Transfer;
 
 /// What a prompt that has been computed goes on with.
 struct Computed {
@@ -270,24 +245,9 @@ impl<'a> HandOff<'a> {
         else {
             return;
         };
-        if running_choices.is_empty() {
-            return;
+        if !running_choices.is_empty() {
+            self.transfer.commit(&self.first_tokens, running_choices);
         }
-        let Transfer::Streaming(attempt, outgoing) =
-            std::mem::replace(&mut self.transfer, Transfer::None)
-        else {
-            return;
-        };
-        let mut first_tokens = self.first_tokens.clone();
-        for token in &mut first_tokens {
-            token.attempt = attempt;
-        }
-        let payload = CommitPayload {
-            first_tokens,
-            running_choices: running_choices.clone(),
-        };
-        let payload = v1::CommitPayload::from(payload).encode_to_vec();
-        self.transfer = Transfer::Committing(attempt, Box::pin(outgoing.commit(payload)));
     }
 
     /// The decode worker has everything.
@@ -309,8 +269,7 @@ impl<'a> HandOff<'a> {
 
     /// The first tokens ended every choice: nobody needs the pages.
     async fn finish_without_pages(mut self) -> Result<(), LegError> {
-        let transfer = std::mem::replace(&mut self.transfer, Transfer::None);
-        if let Transfer::Streaming(_, outgoing) = transfer {
+        if let Some((_, outgoing)) = self.transfer.take_streaming() {
             self.leg.unless_over(outgoing.revoke()).await?;
         }
         let report = PrefillReport {

@@ -1,12 +1,13 @@
 //! The prefill worker: computes prompts and hands them off.
 //!
 //! A request's way here: `service` (the RPC) → `leg` (checks, queue, events) → `hand_off` (grants,
-//! transfer, commit). It knows decode workers only through grants.
+//! commit) → `transfer`. It knows decode workers only through grants.
 
 mod hand_off;
 mod leg;
 mod progress;
 mod service;
+mod transfer;
 mod worker;
 
 pub use worker::PrefillWorker;

@@ -33,7 +33,7 @@ impl PrefillService for PrefillFront {
         let prefill = self.slot.get()?.clone();
         let worker = prefill.worker().clone();
         let (leg, reader) = Leg::new(worker.clone());
-        worker.spawn(leg::run(prefill, leg, request.into_inner()));
+        worker.spawn_leg(leg::run(prefill, leg, request.into_inner()));
         Ok(Response::new(ReceiverStream::new(reader)))
     }
 }

@@ -112,10 +112,13 @@ impl<T> Leg<T> {
 
     /// Ends the stream: well, or with the status of what went wrong.
     pub fn close(self, result: Result<(), LegError>) {
-        if let Err(error) = result {
-            let status = self.worker.refuse(&self.request_id, error);
-            // A full queue means that nobody reads; a stream without last message tells as much.
-            let _ = self.outbound.try_send(Err(status));
+        match result {
+            Ok(()) => self.worker.leg_done(),
+            Err(error) => {
+                let status = self.worker.leg_failed(&self.request_id, error);
+                // A full queue means that nobody reads; a stream without last message tells as much.
+                let _ = self.outbound.try_send(Err(status));
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 //! It must not know what the legs do.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_engine::{Batch, EngineError, Logits, StepEngine};
@@ -32,6 +33,8 @@ pub struct Worker {
     legs: TaskTracker,
     ended: CancellationToken,
     step_loop_ended: CancellationToken,
+    legs_started: AtomicU64,
+    legs_done: AtomicU64,
     failures: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -85,6 +88,8 @@ impl Worker {
             legs: TaskTracker::new(),
             ended: CancellationToken::new(),
             step_loop_ended,
+            legs_started: AtomicU64::new(0),
+            legs_done: AtomicU64::new(0),
             failures: Mutex::default(),
         }))
     }
@@ -120,6 +125,8 @@ impl Worker {
             ("cancelled", snapshot.cancelled),
             ("evicted_pages", snapshot.evicted),
             ("prefix_hit_tokens", snapshot.prefix_hit_tokens),
+            ("legs_started", self.legs_started.load(Ordering::Relaxed)),
+            ("legs_done", self.legs_done.load(Ordering::Relaxed)),
         ];
         let named = own.into_iter().chain(data_plane);
         let counters = named
@@ -141,7 +148,13 @@ impl Worker {
         }
     }
 
-    /// Runs a leg, or what must still happen after one, to its end. A drain waits for it.
+    /// Runs a leg to its end. A drain waits for it.
+    pub fn spawn_leg(&self, leg: impl Future<Output = ()> + Send + 'static) {
+        self.legs_started.fetch_add(1, Ordering::Relaxed);
+        self.spawn(leg);
+    }
+
+    /// Runs what must still happen after a leg. A drain waits for it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.legs.spawn(task);
     }
@@ -196,14 +209,19 @@ impl Worker {
         }
     }
 
+    /// Counts a leg that ended well.
+    pub(crate) fn leg_done(&self) {
+        self.legs_done.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts and logs the end of a leg, and says it in gRPC's words.
-    pub fn refuse(&self, request_id: &str, error: LegError) -> Status {
+    pub(crate) fn leg_failed(&self, request_id: &str, error: LegError) -> Status {
         *self.failures().entry(error.reason()).or_default() += 1;
         tracing::debug!(request_id, %error, "leg ended");
         error.into()
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, u64>> {
+    fn failures(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,16 @@
 //! A worker's life: health while it loads, registration, load reports, drain, end.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton_cluster::{CheckWorker, Membership, http2};
 use baton_decode_worker::DecodeWorker;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::v1;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -213,5 +219,126 @@ async fn drain_worker_checks_the_incarnation_and_keeps_the_process() {
         health(&node, "ready").await == ServingStatus::NotServing
     })
     .await;
+    assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+}
+
+/// The part of a router that workers register with.
+struct Registrar {
+    membership: Membership,
+    runtime: Option<Runtime>,
+}
+
+impl Registrar {
+    async fn at(address: SocketAddr, differing: &'static [&'static str]) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let membership = Membership::embedded();
+        let check: CheckWorker =
+            Arc::new(move |_| differing.iter().map(|field| (*field).to_owned()).collect());
+        let service = membership.registry().expect("embedded").service(check);
+        let listener = TcpListener::bind(address);
+        let listener = soon("the router's port", runtime.spawn(listener)).await;
+        let listener = TcpListenerStream::new(listener.expect("no panic").expect("a free port"));
+        runtime.spawn(
+            http2::server()
+                .add_service(service)
+                .serve_with_incoming(listener),
+        );
+        let runtime = Some(runtime);
+        Self {
+            membership,
+            runtime,
+        }
+    }
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_03_ready_only_while_a_router_has_accepted_the_worker() {
+    let address = free_port().await;
+    let membership = baton_worker::Membership::Router(address.to_string());
+    let wish = Wish {
+        membership,
+        ..Wish::default()
+    };
+    let mut node = Node::bind::<DecodeWorker>(wish).await;
+    // Loaded, but no router is there.
+    until("the model", async || {
+        node.client()
+            .get_worker(v1::GetWorkerRequest {})
+            .await
+            .is_ok()
+    })
+    .await;
+    assert_eq!(health(&node, "ready").await, ServingStatus::NotServing);
+
+    let router = Registrar::at(address, &[]).await;
+    node.until_ready().await;
+    until("ready", async || {
+        health(&node, "ready").await == ServingStatus::Serving
+    })
+    .await;
+    let table = router.membership.table();
+    until("a load report", async || {
+        let table = table.borrow();
+        let (key, member) = table.iter().next().expect("a member");
+        assert_eq!(key.1, node.info().incarnation);
+        member.load.pages.total == 128
+    })
+    .await;
+
+    drop(router);
+    until("not ready", async || {
+        health(&node, "ready").await == ServingStatus::NotServing
+    })
+    .await;
+    assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+    let router = Registrar::at(address, &[]).await;
+    node.until_ready().await;
+
+    // The router's drain reaches the worker, and the worker says so.
+    let key = (node.info().worker_id.clone(), node.info().incarnation);
+    assert!(router.membership.request_drain(&key));
+    until("the drain", async || node.load().await.draining).await;
+    let table = router.membership.table();
+    until("the report of it", async || {
+        table
+            .borrow()
+            .get(&key)
+            .is_some_and(|member| member.load.draining)
+    })
+    .await;
+    until("not ready", async || {
+        health(&node, "ready").await == ServingStatus::NotServing
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_11_a_worker_of_another_model_does_not_become_ready() {
+    let address = free_port().await;
+    let router = Registrar::at(address, &["weights_digest"]).await;
+    let membership = baton_worker::Membership::Router(address.to_string());
+    let wish = Wish {
+        membership,
+        ..Wish::default()
+    };
+    let node = Node::bind::<DecodeWorker>(wish).await;
+    until("the registration", async || {
+        !router.membership.table().borrow().is_empty()
+    })
+    .await;
+    assert_eq!(health(&node, "ready").await, ServingStatus::NotServing);
     assert_eq!(health(&node, "live").await, ServingStatus::Serving);
 }

@@ -14,10 +14,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bounds a wait; says what was waited for.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
-    }
+    let waited = tokio::time::timeout(PATIENCE, future).await;
+    waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
 }
 
 /// Waits until `condition` holds; bounded.

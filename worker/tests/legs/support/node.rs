@@ -212,12 +212,19 @@ impl Node {
             .map_or(0, |(_, value)| *value)
     }
 
-    /// Waits until every page is free or cached and nothing runs.
+    /// Waits until every leg has ended, every page is free or cached and nothing runs.
     pub(crate) async fn until_idle(&self) {
         until("an idle node", async || {
             let load = self.load().await;
             let pages = load.pages;
-            (load.queued, load.running, load.queued_tokens) == (0, 0, 0)
+            let legs = load
+                .counters
+                .iter()
+                .filter_map(|(name, count)| name.strip_prefix("legs_").map(|how| (how, *count)));
+            let (started, ended): (Vec<_>, Vec<_>) = legs.partition(|(how, _)| *how == "started");
+            let sum = |legs: Vec<(&str, u64)>| legs.into_iter().map(|(_, n)| n).sum::<u64>();
+            sum(started) == sum(ended)
+                && (load.queued, load.running, load.queued_tokens) == (0, 0, 0)
                 && (pages.live, pages.granted, pages.quarantined) == (0, 0, 0)
                 && pages.free + pages.cached == pages.total
         })

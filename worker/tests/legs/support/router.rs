@@ -89,12 +89,11 @@ impl Got {
     pub(crate) fn take(&mut self, token: GeneratedToken) {
         let tokens = self.choices.entry(token.choice).or_default();
         let seen = (token.token_id, token.logprobs, token.finish);
-        match tokens.get(token.position as usize) {
-            Some(before) => assert_eq!(*before, seen, "a repeated token differs"),
-            None => {
-                assert_eq!(token.position as usize, tokens.len(), "a token is missing");
-                tokens.push(seen);
-            }
+        if let Some(before) = tokens.get(token.position as usize) {
+            assert_eq!(*before, seen, "a repeated token differs");
+        } else {
+            assert_eq!(token.position as usize, tokens.len(), "a token is missing");
+            tokens.push(seen);
         }
     }
 }
@@ -224,7 +223,9 @@ impl DecodeLeg {
         match self.next().await? {
             Some(DecodeEvent::Scheduled(scheduled)) => got.scheduled = Some(scheduled),
             Some(DecodeEvent::Landed { first_tokens, .. }) => {
-                first_tokens.into_iter().for_each(|token| got.take(token));
+                for token in first_tokens {
+                    got.take(token);
+                }
             }
             Some(DecodeEvent::Token(token)) => got.take(token),
             Some(DecodeEvent::Done(report)) => {
