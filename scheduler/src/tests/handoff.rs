@@ -417,3 +417,64 @@ fn a_landing_that_contradicts_the_sequence_is_refused() {
     assert_eq!(again, Err(SequenceError::UnknownSequence));
     rig.assert_idle();
 }
+
+#[test]
+fn only_what_a_peer_may_write_is_quarantined() {
+    let mut rig = Rig::new(config(32, 16));
+    let text = prompt(1, 60);
+    rig.submit(&text[..40], params(2));
+    rig.run_to_end();
+    let request = spec(rig.now, &text, params(5));
+    let reserved = rig.try_reserve(request).expect("room");
+    assert_eq!((reserved.reused_pages, reserved.slots.len()), (2, 2));
+    let ledger = |rig: &Rig| rig.scheduler.pool.ledger();
+    assert_eq!((ledger(&rig).granted, ledger(&rig).cached), (4, 0));
+    rig.scheduler.quarantine(reserved.id);
+    assert_eq!((ledger(&rig).quarantined, ledger(&rig).cached), (2, 2));
+    rig.scheduler.quarantine(reserved.id);
+    assert_eq!(ledger(&rig).quarantined, 2, "once");
+    rig.scheduler.release(reserved.id);
+    rig.assert_idle();
+}
+
+#[test]
+fn sch_03_a_victim_that_is_not_enough_is_left_alone() {
+    let mut rig = Rig::new(config(10, 8));
+    let mut params_of_two = sampled(30, 3);
+    params_of_two.choices = 2;
+    let text = prompt(1, 8);
+    let whole = expected(&text, &params_of_two, 30, &[]);
+    // Each choice needs four pages of its own after the prompt's.
+    let mut resumed = spec(rig.now, &text, params_of_two);
+    resumed.completions = whole
+        .iter()
+        .map(|tokens| ChoiceSoFar {
+            token_ids: tokens[..28].to_vec(),
+            ended: false,
+        })
+        .collect();
+    let older = rig
+        .try_submit(resumed, AfterPrompt::Decode)
+        .expect("accepted");
+    let pinned = rig
+        .try_submit(
+            spec(rig.now, &prompt(2, 48), params(2)),
+            AfterPrompt::HandOff,
+        )
+        .expect("accepted");
+    let later = rig.submit(&prompt(3, 2), params(4));
+    for _ in 0..3 {
+        assert!(rig.step());
+    }
+    // Two pages are free and preempting the later one would free a third: still too few.
+    assert_eq!(rig.scheduler.pool.ledger().available(), 2);
+    assert_eq!(rig.scheduler.counters.preemptions, 0);
+    assert_eq!(rig.heard[&later].tokens.len(), 3, "it goes on");
+    rig.scheduler.release(pinned);
+    rig.run_to_end();
+    for (choice, rest) in rig.completions(older).iter().enumerate() {
+        assert_eq!(rest, &whole[choice][28..]);
+    }
+    rig.assert_exact(later, &prompt(3, 2), &params(4));
+    rig.assert_idle();
+}
