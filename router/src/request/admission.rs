@@ -92,6 +92,7 @@ impl<'a> Admission<'a> {
             choices: params.choices,
             max_tokens: params.max_tokens,
             local_tokens: shared.config.local_prefill_tokens,
+            hashes: std::sync::Mutex::default(),
         };
         let request = LegRequest {
             request_id,

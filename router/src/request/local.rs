@@ -5,6 +5,7 @@
 use baton_proto::legs::DecodeEvent;
 use tokio::time::Instant;
 
+use super::output::Source;
 use super::setback::Setback;
 use super::task::{REPORT_WAIT, RequestTask};
 use crate::counters::Counters;
@@ -55,7 +56,7 @@ impl RequestTask {
             DecodeEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
             DecodeEvent::Token(token) if token.attempt == leg.attempt => {
                 *began = true;
-                match self.emit(&token) {
+                match self.emit(&token, Source::Generated) {
                     Ok(true) => leg.cancel_choice(token.choice),
                     Ok(false) => {}
                     Err(wrong) => return Err(leg.misbehaved(wrong)),

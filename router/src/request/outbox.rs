@@ -212,7 +212,7 @@ mod tests {
         })
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn str_07_a_client_that_is_behind_gets_merged_events() {
         let (mut outbox, mut stream) = outbox(2, Duration::from_secs(1));
         for position in 0..6 {
@@ -234,14 +234,15 @@ mod tests {
         assert_eq!(ids, [0, 1, 2, 3, 4, 5, 0]);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn str_07_a_client_that_takes_nothing_is_given_up() {
-        let (mut outbox, _stream) = outbox(1, Duration::from_secs(1));
+        let write_deadline = Duration::from_millis(50);
+        let (mut outbox, _stream) = outbox(1, write_deadline);
         outbox.push(token(0, 0));
         outbox.push(token(0, 1));
         let started = Instant::now();
         assert!(matches!(outbox.watch().await, RequestError::SlowReader(_)));
-        assert_eq!(started.elapsed(), Duration::from_secs(1));
+        assert!(started.elapsed() >= write_deadline);
     }
 
     #[tokio::test]

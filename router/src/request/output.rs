@@ -36,6 +36,15 @@ struct Choice {
     stopped: bool,
 }
 
+/// How a token came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Its worker has just generated it.
+    Generated,
+    /// A decode worker repeats what the hand-off carried; usually it has been sent already.
+    Echoed,
+}
+
 /// What one token gave.
 #[derive(Debug, Default)]
 pub(super) struct Emitted {
@@ -77,7 +86,7 @@ impl Output {
     ///
     /// # Errors
     /// In words: what the worker did that cannot be right.
-    pub(super) fn take(&mut self, token: &GeneratedToken) -> Result<Emitted, String> {
+    pub(super) fn take(&mut self, token: &GeneratedToken, from: Source) -> Result<Emitted, String> {
         let choices = self.choices.len();
         let Some(choice) = self.choices.get_mut(token.choice as usize) else {
             return Err(format!("a token of choice {} of {choices}", token.choice));
@@ -91,7 +100,9 @@ impl Output {
         let next = choice.tokens.len();
         let position = token.position as usize;
         if choice.ended || position < next {
-            Counters::add(&self.counters.tokens_dropped);
+            if from == Source::Generated {
+                Counters::add(&self.counters.tokens_dropped);
+            }
             if choice
                 .tokens
                 .get(position)

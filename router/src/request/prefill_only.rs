@@ -5,6 +5,7 @@
 use baton_proto::legs::PrefillEvent;
 use tokio::time::Instant;
 
+use super::output::Source;
 use super::setback::Setback;
 use super::task::{REPORT_WAIT, RequestTask};
 use crate::counters::Counters;
@@ -22,7 +23,8 @@ impl RequestTask {
             match event {
                 PrefillEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
                 PrefillEvent::FirstToken(token) => {
-                    self.emit(&token).map_err(|wrong| leg.misbehaved(wrong))?;
+                    self.emit(&token, Source::Generated)
+                        .map_err(|wrong| leg.misbehaved(wrong))?;
                 }
                 PrefillEvent::Done(_) => {
                     return Err(leg.misbehaved("it ended before its choices did").into());

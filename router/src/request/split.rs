@@ -11,6 +11,7 @@ use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, PrefillEvent};
 
 use super::grant::{GrantSearch, Negotiation};
+use super::output::Source;
 use super::setback::Setback;
 use super::task::RequestTask;
 use crate::counters::Counters;
@@ -97,7 +98,7 @@ impl RequestTask {
             }
             PrefillEvent::FirstToken(token) => {
                 if (legs.started..=legs.attempt).contains(&token.attempt) {
-                    self.emit_of(legs, &token)
+                    self.emit_of(legs, &token, Source::Generated)
                         .map_err(|wrong| legs.prefill_misbehaved(wrong))?;
                 } else {
                     Counters::add(&self.shared.counters.tokens_dropped);
@@ -158,11 +159,11 @@ impl RequestTask {
                 self.note_prefix(&worker, false);
                 first_tokens
                     .iter()
-                    .try_for_each(|token| self.emit_of(legs, token))
+                    .try_for_each(|token| self.emit_of(legs, token, Source::Echoed))
             }
             Ok(DecodeEvent::Token(token)) if legs.landed => {
                 if token.attempt == decode.attempt {
-                    self.emit_of(legs, &token)
+                    self.emit_of(legs, &token, Source::Generated)
                 } else {
                     Counters::add(&self.shared.counters.tokens_dropped);
                     Ok(())
@@ -237,8 +238,13 @@ impl RequestTask {
     }
 
     /// Sends a token on, and tells the decode worker of a stop string.
-    fn emit_of(&mut self, legs: &Split, token: &GeneratedToken) -> Result<(), String> {
-        let stopped = self.emit(token)?;
+    fn emit_of(
+        &mut self,
+        legs: &Split,
+        token: &GeneratedToken,
+        from: Source,
+    ) -> Result<(), String> {
+        let stopped = self.emit(token, from)?;
         if let (true, true, Some(decode)) = (stopped, legs.landed, &legs.decode) {
             decode.cancel_choice(token.choice);
         }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::admission::Admitted;
 use super::ending::Ending;
 use super::outbox::{Outbox, ResponseStream, outbox};
-use super::output::Output;
+use super::output::{Output, Source};
 use super::receipt::ReceiptBuilder;
 use super::setback::Setback;
 use crate::affinity::PrefixHashes;
@@ -28,6 +28,9 @@ use crate::workers::{Excluded, NotPlaced, Plan, Wanted, Worker};
 
 /// Longest wait, after the last token, for the workers' share of the receipt.
 pub(super) const REPORT_WAIT: Duration = Duration::from_millis(500);
+
+/// How far ahead of the router's a worker's clock for one deadline may be.
+const DEADLINE_SKEW: Duration = Duration::from_millis(250);
 
 /// One request being served.
 pub(super) struct RequestTask {
@@ -90,7 +93,7 @@ pub(crate) fn start(
             Ok(()) => task.finish().await,
             Err(error) => task.fail(error),
         };
-        tracing::info!(request_id, label, ?code, "request ended");
+        tracing::debug!(request_id, label, ?code, "request ended");
         ending.set(code);
     });
     Ok(stream.owning(handle))
@@ -159,6 +162,7 @@ impl RequestTask {
         self.patient_until.get_or_insert(patience);
         match kind {
             FailureKind::Request => return Err(RequestError::Refused(reason)),
+            FailureKind::Deadline if self.is_nearly_over() => return Err(self.deadline_error()),
             FailureKind::Busy(hint) => {
                 self.excluded.busy.insert(worker, hint);
             }
@@ -201,10 +205,23 @@ impl RequestTask {
             biased;
             error = self.outbox.watch() => Err(error),
             output = future => Ok(output),
-            () = tokio::time::sleep_until(deadline) => Err(RequestError::Deadline {
-                doing: if self.output.first_at().is_some() { "decoding" } else { "prefilling" },
-            }),
+            () = tokio::time::sleep_until(deadline) => Err(self.deadline_error()),
         }
+    }
+
+    fn deadline_error(&self) -> RequestError {
+        let decoding = self.output.first_at().is_some();
+        RequestError::Deadline {
+            doing: if decoding { "decoding" } else { "prefilling" },
+        }
+    }
+
+    /// Workers count the same deadline and may be a little ahead.
+    fn is_nearly_over(&self) -> bool {
+        self.request
+            .deadline
+            .saturating_duration_since(Instant::now())
+            < DEADLINE_SKEW
     }
 
     /// As [`Self::race_to_deadline`], but `None` when `silent_at` comes first.
@@ -224,8 +241,8 @@ impl RequestTask {
 
     /// Sends a token on to the client. True if a stop string ended its choice; in words what is
     /// wrong with it otherwise.
-    pub(super) fn emit(&mut self, token: &GeneratedToken) -> Result<bool, String> {
-        let emitted = self.output.take(token)?;
+    pub(super) fn emit(&mut self, token: &GeneratedToken, from: Source) -> Result<bool, String> {
+        let emitted = self.output.take(token, from)?;
         let stopped = emitted.stopped && !emitted.events.is_empty();
         for event in emitted.events {
             self.outbox.push(event);
@@ -254,8 +271,10 @@ impl RequestTask {
     pub(super) fn lost(&mut self, failure: LegFailure) -> Setback {
         self.receipt
             .failed(failure.worker.0.as_str(), &failure.reason);
-        if failure.kind == FailureKind::Request {
-            return RequestError::Refused(failure.reason).into();
+        match failure.kind {
+            FailureKind::Request => return RequestError::Refused(failure.reason).into(),
+            FailureKind::Deadline if self.is_nearly_over() => return self.deadline_error().into(),
+            _ => {}
         }
         RequestError::WorkerLost {
             worker: failure.worker.0.to_string(),
@@ -292,7 +311,12 @@ impl RequestTask {
     }
 
     fn fail(self, error: RequestError) -> tonic::Code {
-        tracing::warn!(request_id = self.request.request_id, %error, "request failed");
+        let request_id = &self.request.request_id;
+        if matches!(error, RequestError::ClientGone) {
+            tracing::debug!(request_id, "the client is gone");
+        } else {
+            tracing::warn!(request_id, %error, "request failed");
+        }
         end_badly(self.outbox, &self.shared, error)
     }
 }

@@ -3,7 +3,7 @@
 //! It must not know how legs run.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_cluster::MemberKey;
@@ -20,7 +20,7 @@ use crate::error::{RequestError, role_name};
 const SEQUENCE_WORK: u64 = 256;
 
 /// What a request needs of its workers.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) prompt_ids: Arc<[u32]>,
     pub(crate) cache_salt: Vec<u8>,
@@ -28,6 +28,8 @@ pub(crate) struct Wanted {
     pub(crate) max_tokens: u32,
     /// Longest prompt (less what is held) that is prefilled on the decode worker.
     pub(crate) local_tokens: u32,
+    /// Hashes of the prompt's prefixes by fingerprint digest, computed once each.
+    pub(crate) hashes: Mutex<HashMap<[u8; 32], Arc<PrefixHashes>>>,
 }
 
 /// Workers that this request does not go back to for now.
@@ -114,13 +116,21 @@ impl Wanted {
     }
 
     /// Hashes of the prompt's prefixes under a worker's fingerprint.
-    pub(crate) fn prefixes(&self, worker: &Worker) -> PrefixHashes {
+    pub(crate) fn prefixes(&self, worker: &Worker) -> Arc<PrefixHashes> {
+        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         let page_size = worker.info.fingerprint.page_size;
-        PrefixHashes::new(
-            &worker.digest,
-            page_size,
-            &self.cache_salt,
-            &self.prompt_ids,
+        let new = || {
+            PrefixHashes::new(
+                &worker.digest,
+                page_size,
+                &self.cache_salt,
+                &self.prompt_ids,
+            )
+        };
+        Arc::clone(
+            hashes
+                .entry(worker.digest)
+                .or_insert_with(|| Arc::new(new())),
         )
     }
 }
@@ -128,6 +138,10 @@ impl Wanted {
 impl Directory {
     /// Decides between split and local and claims the first worker.
     pub(crate) fn plan(&self, wanted: &Wanted, excluded: &Excluded) -> Result<Plan, NotPlaced> {
+        // Hashing a long prompt takes its time: not while everyone waits for the lock.
+        self.views()
+            .iter()
+            .for_each(|view| drop(wanted.prefixes(&view.worker)));
         let state = self.lock();
         let pool = Pool::new(&state, wanted, excluded);
         let prefill_usable = pool.usable(WorkerRole::Prefill, None);

@@ -84,6 +84,8 @@ pub(crate) struct Slot {
     work: u64,
     /// This request is the probe after a quarantine and has not said how it went.
     probe: bool,
+    /// It has answered, and the breaker knows.
+    answered: bool,
 }
 
 impl Slot {
@@ -95,6 +97,7 @@ impl Slot {
             worker: Arc::clone(worker),
             work,
             probe,
+            answered: false,
         }
     }
 
@@ -108,8 +111,11 @@ impl Slot {
 
     /// The worker answered as it should.
     pub(crate) fn succeeded(&mut self) {
-        self.probe = false;
-        self.worker.breaker().succeed();
+        if !self.answered {
+            self.answered = true;
+            self.probe = false;
+            self.worker.breaker().succeed();
+        }
     }
 
     /// The worker failed by its own fault.

@@ -1,0 +1,11 @@
+//! The router against scripted workers: real sockets, one runtime per process, no engine.
+
+mod admin;
+mod api;
+mod choices;
+mod failures;
+mod fake;
+mod harness;
+mod journey;
+mod placement;
+mod streaming;
