@@ -1,8 +1,8 @@
 //! The step between a product and an instruction set: one or two panels by one tile of tokens.
 
-use super::activations::TILE_ROWS;
 use super::format::{Format, PANEL_ROWS};
 use super::portable;
+use super::quantize::TILE_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::Isa;

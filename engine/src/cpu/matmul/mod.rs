@@ -22,6 +22,7 @@ mod pack;
 mod packed;
 mod portable;
 mod product;
+mod quantize;
 #[cfg(test)]
 mod tests;
 
@@ -32,4 +33,4 @@ pub use product::{OutputView, matmul};
 /// Best alignment of ranges of output rows: two panels.
 pub const ROW_TILE: usize = 2 * format::PANEL_ROWS;
 /// Best alignment of ranges of activation rows (tokens): a tile.
-pub const TOKEN_TILE: usize = activations::TILE_ROWS;
+pub const TOKEN_TILE: usize = quantize::TILE_ROWS;

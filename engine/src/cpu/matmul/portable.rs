@@ -6,9 +6,9 @@
 //! For float weights two chains, one of even and one of odd columns, `acc = fma(w, x, acc)`, added at
 //! the end. The kernels of an instruction set must give the same bits.
 
-use super::activations::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, TILE_ROWS};
 use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
 use super::kernel::{FloatTile, IntegerTile, Lanes, Outputs};
+use super::quantize::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, TILE_ROWS};
 
 /// The panels by the first `tokens` tokens of an integer tile.
 ///

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{Activations, TILE_ROWS};
+use super::activations::Activations;
 use super::format::{Format, GROUP, PANEL_ROWS};
 use super::kernel::{self, FloatTile, IntegerTile, Lanes, Outputs, PANELS};
 use super::packed::{PackedMatrix, Segment};
+use super::quantize::TILE_ROWS;
 use crate::Isa;
 
 /// Tokens whose activations stay in the second-level cache while all panels pass.

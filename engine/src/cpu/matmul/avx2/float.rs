@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::TILE_ROWS;
 use super::super::format::{Float, PANEL_ROWS};
 use super::super::kernel::{FloatTile, Lanes, Outputs};
+use super::super::quantize::TILE_ROWS;
 
 const F32: u8 = 0;
 const F16: u8 = 1;

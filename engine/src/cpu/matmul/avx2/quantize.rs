@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, FINE_BASE, Quantized, TINY, store};
 use super::super::format::GROUP;
+use super::super::quantize::{BLOCK_BYTES, FINE_BASE, Quantized, TINY, store};
 
 /// Ties go to the even code.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -11,7 +11,7 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
-/// AVX2; the rest as `activations::quantize_row`.
+/// AVX2; the rest as `quantize::quantize_row`.
 #[target_feature(enable = "avx2")]
 pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(
     values: &[f32],

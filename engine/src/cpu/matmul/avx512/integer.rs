@@ -5,9 +5,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::super::format::{GROUP, LINE, QUAD, Scaling, Width};
 use super::super::kernel::{IntegerTile, Lanes, Outputs};
+use super::super::quantize::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, SUMS, TILE_ROWS};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
