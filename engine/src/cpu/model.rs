@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     CpuOptions, EngineError,
-    model::{self, WeightSource, Weights},
+    model::{self, Inputs, WeightSource, Weights},
 };
 
 /// The weights of a model, packed for the CPU; shared by any number of engines.
@@ -162,7 +162,7 @@ impl WeightSource for Packer<'_> {
     type Vector = Vec<f32>;
     type Error = EngineError;
 
-    fn matrix(&mut self, names: &[String]) -> Result<PackedMatrix, EngineError> {
+    fn matrix(&mut self, names: &[String], inputs: Inputs) -> Result<PackedMatrix, EngineError> {
         let tensors = names
             .iter()
             .map(|name| self.read(name))
@@ -175,6 +175,10 @@ impl WeightSource for Packer<'_> {
         let packed = PackedMatrix::pack_rows(&parts, columns).map_err(|error| {
             EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
         })?;
+        let packed = match inputs {
+            Inputs::Coarse => packed,
+            Inputs::Fine => packed.with_fine_activations(),
+        };
         self.forms = self.forms.union(packed.form());
         self.packed += packed.bytes();
         Ok(packed)

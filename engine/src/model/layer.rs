@@ -1,7 +1,7 @@
 //! The layer that all families share: pre-norm attention with grouped heads, then a gated MLP.
 //! What a family does to its heads before rotation is the family's own file.
 
-use super::{Operations, WeightSource};
+use super::{Inputs, Operations, WeightSource};
 
 /// Weights of one layer.
 pub(crate) struct LayerWeights<M, V> {
@@ -46,15 +46,18 @@ pub(super) fn load<S: WeightSource>(
 ) -> Result<LayerWeights<S::Matrix, S::Vector>, S::Error> {
     let name = |part: &str| format!("model.layers.{index}.{part}");
     let weight = |part: &str| name(&format!("{part}.weight"));
+    let qkv = ["q", "k", "v"].map(|part| weight(&format!("self_attn.{part}_proj")));
+    let gate_up = ["gate", "up"].map(|part| weight(&format!("mlp.{part}_proj")));
+    let attention_output = [weight("self_attn.o_proj")];
+    let down = [weight("mlp.down_proj")];
     Ok(LayerWeights {
         attention_norm: source.vector(&[weight("input_layernorm")])?,
-        qkv: source
-            .matrix(&["q", "k", "v"].map(|part| weight(&format!("self_attn.{part}_proj"))))?,
+        qkv: source.matrix(&qkv, Inputs::Fine)?,
         heads: head_parts(source, &name)?,
-        attention_output: source.matrix(&[weight("self_attn.o_proj")])?,
+        attention_output: source.matrix(&attention_output, Inputs::Coarse)?,
         mlp_norm: source.vector(&[weight("post_attention_layernorm")])?,
-        gate_up: source.matrix(&["gate", "up"].map(|part| weight(&format!("mlp.{part}_proj"))))?,
-        down: source.matrix(&[weight("mlp.down_proj")])?,
+        gate_up: source.matrix(&gate_up, Inputs::Coarse)?,
+        down: source.matrix(&down, Inputs::Fine)?,
     })
 }
 
