@@ -113,7 +113,7 @@ impl PageTable {
     pub fn release_front(&mut self, count: u32) {
         let count = (count as usize).min(self.pages.len());
         let mut state = self.pool.lock();
-        for page in self.pages.drain(..count).rev() {
+        for page in self.pages.drain(..count) {
             state.release(page, self.hold);
         }
     }
@@ -129,8 +129,7 @@ impl Drop for PageTable {
             return;
         }
         let mut state = self.pool.lock();
-        // The end first, so that it counts as longest unused.
-        for &page in self.pages.iter().rev() {
+        for &page in &self.pages {
             state.release(page, self.hold);
         }
     }

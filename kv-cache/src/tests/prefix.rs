@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::FourBits;
-use crate::hash::root_hash;
+use crate::hash::{page_hash, root_hash};
 use crate::{
     Blake3Hasher, Hold, Indexed, PageHasher, PagePool, PageTable, PrefixCursor, PrefixDomain,
 };
@@ -61,6 +61,26 @@ fn sch_10_keys_of_different_domains_all_differ() {
     for other in &domains[1..] {
         assert_eq!(hits(&pool, other, &tokens), 0, "{other:?}");
     }
+}
+
+#[test]
+fn sch_10_keys_are_lists_of_tagged_length_prefixed_fields() {
+    let field = |tag: u8, value: &[u8]| {
+        let length = (value.len() as u64).to_le_bytes();
+        [&[tag][..], &length, value].concat()
+    };
+    let hash = |fields: &[Vec<u8>]| *blake3::hash(&fields.concat()).as_bytes();
+    let root = root_hash(&Blake3Hasher, &domain(3, b"salt"));
+    let fields = [
+        field(1, b"baton prefix/1"),
+        field(2, &[3; 32]),
+        field(3, b"salt"),
+    ];
+    assert_eq!(root.0, hash(&fields));
+    let page = page_hash(&Blake3Hasher, root, &[1, 0x0203_0405]);
+    let tokens = [1, 0, 0, 0, 5, 4, 3, 2];
+    let fields = [field(4, b""), field(5, &root.0), field(6, &tokens)];
+    assert_eq!(page.0, hash(&fields));
 }
 
 #[test]

@@ -463,18 +463,47 @@ fn sch_03_a_victim_that_is_not_enough_is_left_alone() {
         )
         .expect("accepted");
     let later = rig.submit(&prompt(3, 2), params(4));
-    for _ in 0..3 {
-        assert!(rig.step());
-    }
+    assert!(rig.step());
+    rig.scheduler.set_paused(later, true);
     // Two pages are free and preempting the later one would free a third: still too few.
+    assert!(!rig.step());
     assert_eq!(rig.scheduler.pool.ledger().available(), 2);
     assert_eq!(rig.scheduler.counters.preemptions, 0);
-    assert_eq!(rig.heard[&later].tokens.len(), 3, "it goes on");
+    rig.scheduler.set_paused(later, false);
+    assert!(rig.step(), "it goes on");
     rig.scheduler.release(pinned);
     rig.run_to_end();
     for (choice, rest) in rig.completions(older).iter().enumerate() {
         assert_eq!(rest, &whole[choice][28..]);
     }
     rig.assert_exact(later, &prompt(3, 2), &params(4));
+    rig.assert_idle();
+}
+
+#[test]
+fn sch_03_who_holds_only_pages_that_a_transfer_shares_is_left_alone() {
+    let mut rig = Rig::new(config(6, 16));
+    let shared = prompt(1, 40);
+    let older = rig.submit(&prompt(2, 10), params(60));
+    let later = rig.submit(&shared[..32], params(5));
+    assert!(rig.step());
+    // The later one has two full pages and waits for its reader; the hand-off reuses both.
+    rig.scheduler.set_paused(later, true);
+    let pinned = rig
+        .try_submit(spec(rig.now, &shared, params(2)), AfterPrompt::HandOff)
+        .expect("accepted");
+    rig.run_to_end();
+    assert_eq!(rig.heard[&pinned].cached_tokens, Some(32));
+    assert_eq!(rig.scheduler.pool.ledger().available(), 0);
+    assert!(rig.heard[&older].done.is_none(), "it waits for a page");
+    assert_eq!(
+        rig.scheduler.counters.preemptions, 0,
+        "nothing would be free now"
+    );
+    rig.scheduler.release(pinned);
+    rig.scheduler.set_paused(later, false);
+    rig.run_to_end();
+    rig.assert_exact(older, &prompt(2, 10), &params(60));
+    rig.assert_exact(later, &shared[..32], &params(5));
     rig.assert_idle();
 }
