@@ -56,9 +56,9 @@ impl Default for RouterConfig {
             local_prefill_tokens: 64,
             grant_wait: Duration::from_secs(10),
             max_attempts: 4,
-            max_deadline: Duration::from_secs(600),
+            max_deadline: Duration::from_mins(10),
             leg_open_timeout: Duration::from_secs(5),
-            progress_timeout: Duration::from_secs(120),
+            progress_timeout: Duration::from_mins(2),
             client_buffer: 64,
             write_deadline: Duration::from_secs(10),
             max_connections: 1024,
@@ -74,7 +74,7 @@ impl RouterConfig {
     /// # Errors
     /// The first field out of range, with its value and limits.
     pub fn validate(self) -> Result<Self, ConfigError> {
-        let day = Duration::from_secs(86_400);
+        let day = Duration::from_hours(24);
         let millisecond = Duration::from_millis(1);
         count("max_running", self.max_running, 1, 1 << 16)?;
         count("max_waiting", self.max_waiting, 0, 1 << 16)?;

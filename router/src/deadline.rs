@@ -48,7 +48,7 @@ mod tests {
     fn timeouts_follow_the_format() {
         assert_eq!(parse("5S"), Some(Duration::from_secs(5)));
         assert_eq!(parse("99999999n"), Some(Duration::from_nanos(99_999_999)));
-        assert_eq!(parse("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(parse("1H"), Some(Duration::from_hours(1)));
         for wrong in ["", "S", "5", "5x", "123456789S", "-1S", "1.5S", "٣S"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -45,7 +45,7 @@ impl Gate {
         match tokio::time::timeout_at(until, Arc::clone(&self.places).acquire_owned()).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) => Err(RequestError::ShuttingDown),
-            Err(_) => Err(self.refusal(format!("no place for {} became free", self.name))),
+            Err(_) => Err(refusal(format!("no place for {} became free", self.name))),
         }
     }
 
@@ -61,12 +61,12 @@ impl Gate {
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
+}
 
-    fn refusal(&self, what: String) -> RequestError {
-        RequestError::Overloaded {
-            what,
-            retry_after: RETRY_AFTER,
-        }
+fn refusal(what: String) -> RequestError {
+    RequestError::Overloaded {
+        what,
+        retry_after: RETRY_AFTER,
     }
 }
 
@@ -84,7 +84,7 @@ impl<'a> Waiting<'a> {
                 "{before} wait for {} already, the limit is {}",
                 gate.name, gate.max_waiting
             );
-            return Err(gate.refusal(what));
+            return Err(refusal(what));
         }
         Ok(waiting)
     }

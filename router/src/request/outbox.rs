@@ -247,7 +247,7 @@ mod tests {
 
     #[tokio::test]
     async fn str_07_what_is_kept_is_bounded() {
-        let (mut outbox, _stream) = outbox(1, Duration::from_secs(3600));
+        let (mut outbox, _stream) = outbox(1, Duration::from_hours(1));
         for position in 0..=(MAX_PENDING_TOKENS as u32 + 1) {
             outbox.push(token(0, position));
         }

@@ -37,7 +37,7 @@ struct Split {
 enum Heard {
     Prefill(Result<PrefillEvent, LegFailure>),
     Decode(Result<DecodeEvent, LegFailure>),
-    Search(Result<(DecodeLeg, Grant), Setback>),
+    Search(Box<Result<(DecodeLeg, Grant), Setback>>),
 }
 
 impl RequestTask {
@@ -69,7 +69,7 @@ impl RequestTask {
             match heard {
                 Heard::Prefill(event) => self.hear_prefill(&mut legs, event)?,
                 Heard::Decode(event) => self.hear_decode(&mut legs, event)?,
-                Heard::Search(found) => self.hear_search(&mut legs, found?)?,
+                Heard::Search(found) => self.hear_search(&mut legs, (*found)?)?,
             }
         }
         self.close_split(legs).await
@@ -107,9 +107,7 @@ impl RequestTask {
             PrefillEvent::Done(report) => {
                 self.receipt.prefill(&report);
                 if !report.committed && !self.output.all_ended() {
-                    return Err(legs
-                        .prefill_misbehaved("it ended without a hand-off")
-                        .into());
+                    return Err(legs.prefill_misbehaved("it ended without a hand-off"));
                 }
                 self.note_prefix(&legs.prefill_worker, false);
                 legs.prefill = None;
@@ -297,7 +295,7 @@ impl Split {
             }
         };
         tokio::select! {
-            found = found => Heard::Search(found),
+            found = found => Heard::Search(Box::new(found)),
             event = prefilled => Heard::Prefill(event),
             event = decoded => Heard::Decode(event),
         }
@@ -310,7 +308,7 @@ impl Split {
             (Some(prefill), _) if !self.landed => Heard::Prefill(Err(prefill.misbehaved(REASON))),
             (_, Some(decode)) => Heard::Decode(Err(decode.misbehaved(REASON))),
             (Some(prefill), None) => Heard::Prefill(Err(prefill.misbehaved(REASON))),
-            (None, None) => Heard::Search(Err(RequestError::Internal.into())),
+            (None, None) => Heard::Search(Box::new(Err(RequestError::Internal.into()))),
         }
     }
 

@@ -47,7 +47,7 @@ impl AdminService for Admin {
             counters,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let workers = views.into_iter().map(status).collect();
+        let workers = views.iter().map(status).collect();
         Ok(Response::new(v1::ListWorkersResponse {
             workers,
             router: Some(router),
@@ -97,7 +97,7 @@ async fn ask_to_drain(worker: &Worker) -> Result<u32, Status> {
     }
 }
 
-fn status(view: WorkerView) -> v1::WorkerStatus {
+fn status(view: &WorkerView) -> v1::WorkerStatus {
     let age = view.load_at.map_or(Duration::MAX, |at| {
         Instant::now().saturating_duration_since(at)
     });

@@ -118,7 +118,7 @@ mod tests {
             assert!(until - now <= LONGEST.mul_f64(1.25));
             now = until;
         }
-        breaker.fail(now, Duration::from_secs(60), "fenced");
-        assert!(breaker.quarantine().unwrap().0 - now >= Duration::from_secs(60));
+        breaker.fail(now, Duration::from_mins(1), "fenced");
+        assert!(breaker.quarantine().unwrap().0 - now >= Duration::from_mins(1));
     }
 }

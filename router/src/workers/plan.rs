@@ -246,7 +246,7 @@ impl<'a> Pool<'a> {
                     .entry(worker.digest)
                     .or_insert_with(|| state.prefixes.lookup(&wanted.prefixes(worker)));
                 let held = holders.get(&worker.key).copied().unwrap_or(0);
-                Offer { held, view }
+                Offer { view, held }
             })
             .collect();
         Self {

@@ -165,7 +165,7 @@ async fn absent_max_tokens_is_what_fits() {
     let _decode = harness.add(small).await;
     let open = || {
         with(by_ids(prompt_of(20), 1), |sampling| {
-            sampling.max_tokens = None
+            sampling.max_tokens = None;
         })
     };
     // Ten pages of 16 hold 160 tokens and one more is never stored.

@@ -368,8 +368,10 @@ async fn attempts_are_bounded() {
     assert!(status.message().contains("3 attempts"), "{status}");
 }
 
-/// After some tokens a decode worker does something else.
-fn decode_that(ends: fn(&crate::fake::DecodeFake) -> Result<(), Status>) -> Setup {
+/// How a decode worker ends after some tokens.
+type End = fn(&crate::fake::DecodeFake) -> Result<(), Status>;
+
+fn decode_that(ends: End) -> Setup {
     Setup::decode("decode-0", endless()).plays_decode(move |leg| async move {
         if !leg.local_prefill {
             let first = leg.grants().await.await.unwrap();
@@ -386,7 +388,7 @@ fn decode_that(ends: fn(&crate::fake::DecodeFake) -> Result<(), Status>) -> Setu
 
 #[tokio::test]
 async fn str_04_str_05_a_lost_decode_worker_is_an_error() {
-    let ends: [fn(&crate::fake::DecodeFake) -> Result<(), Status>; 3] = [
+    let ends: [End; 3] = [
         |_| Ok(()),
         |_| Err(Status::aborted("cancelled by an operator")),
         |_| Err(Status::internal("a fault")),

@@ -56,7 +56,10 @@ impl crate::harness::TestModel {
 
 /// Commits by transfer id.
 #[derive(Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<HashMap<[u8; 16], oneshot::Sender<Vec<GeneratedToken>>>>>);
+pub(crate) struct Board(Arc<Mutex<HashMap<[u8; 16], Expected>>>);
+
+/// Where the first tokens of a commit go.
+type Expected = oneshot::Sender<Vec<GeneratedToken>>;
 
 impl Board {
     fn expect(&self, transfer: TransferId) -> oneshot::Receiver<Vec<GeneratedToken>> {

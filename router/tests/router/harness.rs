@@ -123,7 +123,7 @@ pub(crate) fn config() -> RouterConfig {
 
 impl Harness {
     pub(crate) async fn start(config: RouterConfig) -> Self {
-        Self::start_with(config, || Membership::embedded()).await
+        Self::start_with(config, Membership::embedded).await
     }
 
     pub(crate) async fn start_with(

@@ -30,8 +30,7 @@ fn stuck(phase: Phase) -> (Setup, Setup) {
             std::future::pending::<()>().await;
         }
         if phase == Phase::Transferring {
-            let grant = leg.grant().await;
-            let _held = grant;
+            leg.grant().await;
             std::future::pending::<()>().await;
         }
         leg.behave(endless()).await
