@@ -55,7 +55,8 @@ impl Default for RouterConfig {
             default_max_tokens: 4096,
             local_prefill_tokens: 64,
             grant_wait: Duration::from_secs(10),
-            max_attempts: 4,
+            // One lost worker can end a grant and the prefill behind it.
+            max_attempts: 8,
             max_deadline: Duration::from_mins(10),
             leg_open_timeout: Duration::from_secs(5),
             progress_timeout: Duration::from_mins(2),

@@ -25,6 +25,8 @@ pub(crate) enum FailureKind {
     Away,
     /// The request's own deadline.
     Deadline,
+    /// What the two workers do together broke (a transfer, a hand-off): either may be to blame.
+    HandOff,
     /// The worker, or the way to it, failed.
     Worker,
 }
@@ -47,6 +49,7 @@ impl LegFailure {
             Code::ResourceExhausted => FailureKind::Busy(retry_after(status)),
             Code::Unavailable => FailureKind::Away,
             Code::DeadlineExceeded => FailureKind::Deadline,
+            Code::Aborted => FailureKind::HandOff,
             _ => FailureKind::Worker,
         };
         let reason = format!("{}: {}", name(status.code()), status.message());

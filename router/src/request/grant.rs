@@ -78,7 +78,10 @@ impl GrantSearch {
                 *hint = (*hint).max(Some(after.unwrap_or(Duration::from_millis(500))));
                 self.excluded.busy.insert(failure.worker, after);
             }
-            FailureKind::Away | FailureKind::Deadline | FailureKind::Worker => {
+            FailureKind::Away
+            | FailureKind::Deadline
+            | FailureKind::HandOff
+            | FailureKind::Worker => {
                 self.excluded.failed.insert(failure.worker);
             }
         }

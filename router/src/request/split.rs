@@ -120,7 +120,7 @@ impl RequestTask {
                         .map(|leg| leg.slot().worker().key.clone());
                     let worker = worker.unwrap_or_else(|| legs.prefill_worker.key.clone());
                     let reason = format!("the transfer failed: {reason}");
-                    let kind = crate::legs::FailureKind::Worker;
+                    let kind = crate::legs::FailureKind::HandOff;
                     self.search_again(
                         legs,
                         LegFailure {

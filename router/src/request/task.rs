@@ -144,9 +144,8 @@ impl RequestTask {
     /// A request that has found nobody at its first try is refused at once. One that has been let
     /// down may wait for decode workers to come back.
     fn worth_waiting(&self, not_placed: &NotPlaced) -> Option<Instant> {
-        let may_change = not_placed.refused || not_placed.quarantined.is_some();
-        self.patient_until
-            .filter(|_| may_change && not_placed.role == WorkerRole::Decode)
+        let may_change = not_placed.role == WorkerRole::Decode && not_placed.never_fits.is_none();
+        self.patient_until.filter(|_| may_change)
     }
 
     /// Notes a leg's failure; an error if the request cannot go on.
@@ -169,7 +168,7 @@ impl RequestTask {
             FailureKind::Away => {
                 self.excluded.failed.insert(worker);
             }
-            FailureKind::Deadline | FailureKind::Worker => {
+            FailureKind::Deadline | FailureKind::HandOff | FailureKind::Worker => {
                 self.failures += 1;
                 if self.failures >= self.shared.config.max_attempts {
                     let attempts = self.failures;
