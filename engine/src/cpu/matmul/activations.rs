@@ -169,6 +169,13 @@ impl Activations {
         unsafe { self.quantize_rows(isa, form, rows, columns, values) }
     }
 
+    /// Bytes of the forms of a tile of rows, at least one.
+    pub(super) fn tile_bytes(form: ActivationForm, columns: usize) -> usize {
+        let blocks = usize::from(form.integer) + 2 * usize::from(form.fine);
+        let integer = columns.div_ceil(GROUP) * BLOCK_BYTES * blocks;
+        (integer + usize::from(form.float) * columns * TILE_ROWS * 4).max(1)
+    }
+
     /// Whether products that read `form` can read this.
     pub(super) fn holds(&self, form: ActivationForm) -> bool {
         self.forms.union(form) == self.forms

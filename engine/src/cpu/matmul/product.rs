@@ -10,8 +10,11 @@ use super::packed::{PackedMatrix, Segment};
 use super::quantize::TILE_ROWS;
 use crate::Isa;
 
-/// Tokens whose activations stay in the second-level cache while all panels pass.
-const TOKEN_RUN: usize = 16 * TILE_ROWS;
+/// Most tokens that pass all panels together.
+const RUN_TOKENS: usize = 16 * TILE_ROWS;
+/// Most bytes of activations that pass all panels together: they and two panels stay in the second-level
+/// cache.
+const RUN_BYTES: usize = 448 << 10;
 
 /// Where outputs go: `base[token * row_stride + output_row]`. Several threads may hold copies and write
 /// disjoint places.
@@ -100,18 +103,24 @@ pub unsafe fn matmul(
         "activations in {:?}",
         weights.form()
     );
+    let run_tokens = run_tokens(Activations::tile_bytes(weights.form(), weights.columns()));
     for segment in weights.segments() {
         let start = output_rows.start.max(segment.rows.start);
         let end = output_rows.end.min(segment.rows.end);
         if start >= end {
             continue;
         }
-        for first in (0..tokens).step_by(TOKEN_RUN) {
-            let run = first..tokens.min(first + TOKEN_RUN);
+        for first in (0..tokens).step_by(run_tokens) {
+            let run = first..tokens.min(first + run_tokens);
             // SAFETY: ranges checked above; the rest by this function's contract.
             unsafe { run_segment(isa, weights, segment, x, run, start..end, out) };
         }
     }
+}
+
+/// Tokens of a run, whole tiles.
+fn run_tokens(tile_bytes: usize) -> usize {
+    (RUN_BYTES / tile_bytes * TILE_ROWS).clamp(TILE_ROWS, RUN_TOKENS)
 }
 
 /// One run of tokens through the panels of `rows` of a segment.

@@ -11,8 +11,8 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// Quantises one row into lane `lane` of the tile at `tile`.
 ///
 /// # Safety
-/// AVX-512; the rest as `quantize::quantize_row`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+/// AVX-512 with VNNI; the rest as `quantize::quantize_row`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(
     values: &[f32],
     tile: *mut u8,
@@ -30,8 +30,8 @@ pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(
 /// As the portable one, with the same bits.
 ///
 /// # Safety
-/// AVX-512 (F, BW, VL); 32 readable values.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+/// AVX-512 with VNNI; 32 readable values.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline]
 unsafe fn quantize_group<const PLANES: usize>(values: *const f32) -> Quantized<PLANES> {
     // SAFETY: by the contract; unaligned loads.
@@ -73,7 +73,7 @@ unsafe fn quantize_group<const PLANES: usize>(values: *const f32) -> Quantized<P
 }
 
 /// The high digits of two-digit codes.
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline]
 fn high_digits(codes: __m512i) -> __m512i {
     let reciprocal = _mm512_set1_ps(1.0 / FINE_BASE as f32);
@@ -81,7 +81,7 @@ fn high_digits(codes: __m512i) -> __m512i {
 }
 
 /// Writes the codes and sums of a plane.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline]
 fn put_plane<const PLANES: usize>(
     group: &mut Quantized<PLANES>,
@@ -89,14 +89,15 @@ fn put_plane<const PLANES: usize>(
     first: __m512i,
     second: __m512i,
 ) {
+    let codes = _mm256_set_m128i(_mm512_cvtepi32_epi8(second), _mm512_cvtepi32_epi8(first));
+    // Sums of quads, then of each 128-bit lane: a half group.
+    let quads = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
+    let pairs = _mm256_add_epi32(quads, _mm256_shuffle_epi32::<0b01_00_11_10>(quads));
+    let sums = _mm256_add_epi32(pairs, _mm256_shuffle_epi32::<0b10_11_00_01>(pairs));
     group.halves[plane] = [
-        _mm512_reduce_add_epi32(first) as i16,
-        _mm512_reduce_add_epi32(second) as i16,
+        _mm256_extract_epi16::<0>(sums) as i16,
+        _mm256_extract_epi16::<8>(sums) as i16,
     ];
-    let codes = group.codes[plane].as_mut_ptr().cast::<u8>();
-    // SAFETY: sixteen bytes each.
-    unsafe {
-        _mm_storeu_si128(codes.cast(), _mm512_cvtepi32_epi8(first));
-        _mm_storeu_si128(codes.add(GROUP / 2).cast(), _mm512_cvtepi32_epi8(second));
-    }
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_storeu_si256(group.codes[plane].as_mut_ptr().cast(), codes) };
 }
