@@ -38,8 +38,9 @@ pub(crate) struct Threads {
 
 type Call = unsafe fn(*const (), usize, usize);
 
-/// What the threads share. `claim` packs the number of the current run (high half) and its next
-/// task (low half): a claim succeeds only for the run whose closure the thread has read.
+/// What the threads share. `claim` packs the number of the current run (high half) and how many of
+/// its tasks nobody has claimed (low half), so that one comparison decides whether a thread, however
+/// late it comes, takes a task of the run it knows.
 struct Shared {
     claim: AtomicU64,
     tasks: AtomicU32,
@@ -175,19 +176,20 @@ impl Shared {
     /// Makes `body` the current run and returns its number.
     fn publish<F: Fn(usize, usize) + Sync>(&self, tasks: u32, body: &F) -> u32 {
         unsafe fn call<F: Fn(usize, usize) + Sync>(data: *const (), thread: usize, task: usize) {
-            // SAFETY: `data` is the `body` of the run whose task was claimed; see `work_on`.
+            // SAFETY: `data` is the `body` of the run whose task was claimed.
             let body = unsafe { &*data.cast::<F>() };
             body(thread, task);
         }
         let run = ((self.claim.load(Relaxed) >> 32) as u32).wrapping_add(1);
-        // Every task of the previous run has ended and none can be claimed any more, so nobody
-        // counts in `ended`; a late reader of the other three fails its claim.
+        // Every task of the previous run has ended and none is left to claim, so nobody reads or
+        // writes these four.
         self.ended.store(0, Relaxed);
         self.tasks.store(tasks, Relaxed);
         self.data
             .store(ptr::from_ref(body).cast_mut().cast(), Relaxed);
         self.call.store(call::<F> as Call as *mut (), Relaxed);
-        self.claim.store(u64::from(run) << 32, SeqCst);
+        self.claim
+            .store(u64::from(run) << 32 | u64::from(tasks), SeqCst);
         if self.sleeping.load(SeqCst) > 0 {
             drop(self.lock.lock());
             self.work.notify_all();
@@ -198,27 +200,17 @@ impl Shared {
     /// Claims and runs tasks of `run` until none is left or another run has begun.
     fn work_on(&self, run: u32, thread: usize) {
         let mut claim = self.claim.load(Acquire);
-        while (claim >> 32) as u32 == run {
-            let task = claim as u32;
-            // These belong to `run` if the claim below succeeds: the caller changes them only
-            // after all tasks of `run` were claimed, and `claim` never takes an old value again.
-            let (tasks, data, call) = (
-                self.tasks.load(Relaxed),
-                self.data.load(Relaxed),
-                self.call.load(Relaxed),
-            );
-            std::sync::atomic::fence(Acquire);
-            if task >= tasks {
-                return;
-            }
+        while (claim >> 32) as u32 == run && claim as u32 > 0 {
             let claimed = self
                 .claim
-                .compare_exchange_weak(claim, claim + 1, AcqRel, Acquire);
+                .compare_exchange_weak(claim, claim - 1, AcqRel, Acquire);
             if let Err(now) = claimed {
                 claim = now;
                 continue;
             }
-            self.run_task(data, call, thread, task as usize);
+            // The caller waits for this task before it publishes anything else.
+            let tasks = self.tasks.load(Relaxed);
+            self.run_task(thread, (tasks - claim as u32) as usize);
             let last = self.ended.fetch_add(1, SeqCst) + 1 == tasks;
             if last && self.caller_sleeps.load(SeqCst) {
                 drop(self.lock.lock());
@@ -228,10 +220,12 @@ impl Shared {
         }
     }
 
-    fn run_task(&self, data: *mut (), call: *mut (), thread: usize, task: usize) {
+    /// Runs a task that this thread has claimed.
+    fn run_task(&self, thread: usize, task: usize) {
+        let (data, call) = (self.data.load(Relaxed), self.call.load(Relaxed));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // SAFETY: the claim succeeded, so `call` and `data` were published together by
-            // `publish` for a body that outlives this task: its `run` waits for `ended`.
+            // SAFETY: `publish` set both before the claim could succeed and for a body that
+            // outlives this task, as `run` waits for `ended`.
             unsafe {
                 let call: Call = std::mem::transmute::<*mut (), Call>(call);
                 call(data, thread, task);
@@ -341,7 +335,7 @@ mod tests {
     fn every_task_runs_once_and_threads_have_their_own_values() {
         for threads in 1..=4 {
             let mut team = Threads::new(threads, &[]).expect("threads");
-            for round in 0..3_000 {
+            for round in 0..20_000 {
                 let tasks = round % 17;
                 let ran: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
                 let own = PerThread::new(team.count(), || 0_u32);

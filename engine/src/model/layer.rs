@@ -57,7 +57,7 @@ pub(super) fn load<S: WeightSource>(
         attention_output: source.matrix(&attention_output, Inputs::Coarse)?,
         mlp_norm: source.vector(&[weight("post_attention_layernorm")])?,
         gate_up: source.matrix(&gate_up, Inputs::Coarse)?,
-        down: source.matrix(&down, Inputs::Fine)?,
+        down: source.matrix(&down, Inputs::Coarse)?,
     })
 }
 
