@@ -5,11 +5,12 @@ use std::time::Duration;
 use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
+use tonic::Code;
 
 use crate::support::gate::Gate;
 use crate::support::link::{Link, Weather};
 use crate::support::node::{Node, Wish};
-use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, split};
+use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, reason, split};
 use crate::support::{prompt, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,13 +38,23 @@ async fn str_01_a_cancelled_choice_ends_alone() {
     ask.params.choices = 2;
     ask.params.temperature = 1.0;
     let expected = local(&decode, &ask).await.unwrap();
+    // A step begins when the one before has been read, so that the cancel is never far behind.
+    decode.gate.close();
     let mut leg = DecodeLeg::open(&decode, &ask, true).await.unwrap();
     let mut got = Got::default();
-    while got.choices.get(&0).is_none_or(|tokens| tokens.len() < 5) {
-        leg.step(&mut got).await.unwrap();
+    let (mut read, mut cancelled) = (0, false);
+    decode.gate.let_some(1);
+    while !leg.step(&mut got).await.unwrap() {
+        let tokens = got.choices.get(&1).map_or(0, Vec::len);
+        if tokens > read {
+            read = tokens;
+            decode.gate.let_some(1);
+        }
+        if tokens >= 5 && !cancelled {
+            cancelled = true;
+            leg.cancel(0);
+        }
     }
-    leg.cancel(0);
-    leg.finish(&mut got).await.unwrap();
     assert_eq!(got.choices[&1], expected.choices[&1]);
     let cut = &got.choices[&0];
     assert!(cut.len() < 300, "choice 0 went on to its end");
@@ -199,13 +210,20 @@ async fn cancel_in(phase: Phase, prefill: &Node, decode: &Node) {
             }
         }
         Phase::Preempted => {
-            // Four sequences that grow to 22 pages each do not fit into 40.
+            // Four sequences that grow to 30 pages each do not fit into 40.
             let before = decode.counter("preemptions").await;
+            let started = decode.counter("legs_started").await;
+            decode.gate.close();
             let mut legs = Vec::new();
             for seed in 0..4 {
-                let ask = Ask::greedy(prompt(seed, 80), 260);
+                let ask = Ask::greedy(prompt(seed, 80), 400);
                 legs.push(DecodeLeg::open(decode, &ask, true).await.unwrap());
             }
+            until("four legs", async || {
+                decode.counter("legs_started").await == started + 4
+            })
+            .await;
+            decode.gate.let_all();
             let readers = legs.into_iter().map(|mut leg| async move {
                 let _ = leg.finish(&mut Got::default()).await;
             });
@@ -328,5 +346,86 @@ async fn xfr_02_a_frozen_sender_holds_nothing_over_tcp() {
     );
     drop(first);
     prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_a_leg_in_every_phase() {
+    let wish = Wish {
+        prefix_cache: false,
+        ..Wish::default()
+    };
+    let prefill = Node::start::<PrefillWorker>(Wish {
+        name: "p",
+        ..wish.clone()
+    })
+    .await;
+    let gate = Gate::open();
+    let decode = Node::start::<DecodeWorker>(Wish {
+        name: "d",
+        gate,
+        ..wish
+    })
+    .await;
+    let ask = Ask {
+        time: Duration::from_millis(150),
+        ..Ask::greedy(prompt(1, 100), 1500)
+    };
+    let late = |status: tonic::Status| {
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        assert_eq!(reason(&status), "deadline");
+    };
+    // Prefill: computed, and no grant comes. Decode: granted, and no pages come.
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    late(first.finish(&mut Got::default()).await.unwrap_err());
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    second.granted().await.unwrap();
+    late(second.finish(&mut Got::default()).await.unwrap_err());
+    // Both in the middle of a step that takes too long.
+    prefill.gate.close();
+    decode.gate.close();
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    late(first.finish(&mut Got::default()).await.unwrap_err());
+    let mut second = DecodeLeg::open(&decode, &ask, true).await.unwrap();
+    late(second.finish(&mut Got::default()).await.unwrap_err());
+    prefill.gate.let_all();
+    decode.gate.let_all();
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn str_07_a_reader_that_takes_nothing_holds_no_pages_and_nobody_up() {
+    let wish = Wish {
+        write_deadline: Duration::from_millis(300),
+        ..Wish::default()
+    };
+    let decode = Node::start::<DecodeWorker>(wish).await;
+    // Each token comes with twenty log-probabilities, more than the windows hold.
+    let mut slow_ask = Ask::greedy(prompt(1, 20), 1900);
+    slow_ask.params.logprobs = Some(20);
+    let mut slow = DecodeLeg::open(&decode, &slow_ask, true).await.unwrap();
+    let fast_ask = Ask::greedy(prompt(2, 20), 1000);
+    let fast = local(&decode, &fast_ask).await.unwrap();
+    assert_eq!(fast.ids()[0].len(), 1000);
+    until("the pages of the slow one", async || {
+        decode.load().await.pages.live == 0
+    })
+    .await;
+    let mut got = Got::default();
+    let status = slow.finish(&mut got).await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Aborted, "slow_reader")
+    );
+    let tokens = got.choices[&0].len();
+    assert!(
+        (64..1900).contains(&tokens),
+        "{tokens} tokens were kept for it"
+    );
+    assert_eq!(
+        got.choices[&0],
+        local(&decode, &slow_ask).await.unwrap().choices[&0][..tokens]
+    );
     decode.until_idle().await;
 }

@@ -8,6 +8,7 @@ use baton_cluster::{CheckWorker, Membership, http2};
 use baton_decode_worker::DecodeWorker;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::v1;
+use baton_worker::WorkerError;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -309,7 +310,10 @@ async fn k8s_03_ready_only_while_a_router_has_accepted_the_worker() {
 
     // The router's drain reaches the worker, and the worker says so.
     let key = (node.info().worker_id.clone(), node.info().incarnation);
-    assert!(router.membership.request_drain(&key));
+    until("the registration", async || {
+        router.membership.request_drain(&key)
+    })
+    .await;
     until("the drain", async || node.load().await.draining).await;
     let table = router.membership.table();
     until("the report of it", async || {
@@ -341,4 +345,21 @@ async fn xfr_11_a_worker_of_another_model_does_not_become_ready() {
     .await;
     assert_eq!(health(&node, "ready").await, ServingStatus::NotServing);
     assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_fails_ends_the_worker_with_an_error() {
+    let mut node = Node::start::<DecodeWorker>(Wish::default()).await;
+    node.gate.break_engine();
+    let mut leg = DecodeLeg::open(&node, &Ask::greedy(prompt(1, 20), 4), true)
+        .await
+        .unwrap();
+    let status = leg.finish(&mut Got::default()).await.unwrap_err();
+    assert_ne!(status.code(), Code::Ok);
+    drop(leg);
+    let ended = node.ended().await;
+    assert!(
+        matches!(ended, Err(WorkerError::StepLoopEnded)),
+        "{ended:?}"
+    );
 }

@@ -1,5 +1,6 @@
 //! An engine whose steps a test lets through one by one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use baton_engine::{Batch, EngineError, Logits, StepEngine};
@@ -13,6 +14,8 @@ pub(crate) struct Gate {
     changed: Condvar,
     /// Steps that have arrived at the gate.
     arrived: watch::Sender<u64>,
+    /// Whether steps panic.
+    broken: AtomicBool,
 }
 
 impl Gate {
@@ -30,6 +33,7 @@ impl Gate {
             allowed,
             changed,
             arrived: watch::Sender::new(0),
+            broken: AtomicBool::new(false),
         })
     }
 
@@ -49,6 +53,11 @@ impl Gate {
     /// Holds every further step.
     pub(crate) fn close(&self) {
         *self.allowed.lock().unwrap() = 0;
+    }
+
+    /// The next step panics.
+    pub(crate) fn break_engine(&self) {
+        self.broken.store(true, Ordering::Relaxed);
     }
 
     /// Steps that have arrived so far.
@@ -99,6 +108,8 @@ impl StepEngine for Gated {
         batch: &Batch<'_>,
         on_layer: &mut dyn FnMut(u32),
     ) -> Result<Logits<'_>, EngineError> {
+        let broken = self.gate.broken.load(Ordering::Relaxed);
+        assert!(!broken, "an engine that a test has broken");
         self.gate.pass();
         self.engine.step(batch, on_layer)
     }

@@ -34,6 +34,7 @@ pub(crate) struct Wish {
     pub(crate) max_batch: usize,
     pub(crate) transports: TransportChoice,
     pub(crate) lease: Duration,
+    pub(crate) write_deadline: Duration,
     pub(crate) prefix_cache: bool,
     pub(crate) listen: SocketAddr,
     pub(crate) membership: Membership,
@@ -54,6 +55,7 @@ impl Default for Wish {
             max_batch: 16,
             transports: TransportChoice::Tcp,
             lease: Duration::from_secs(5),
+            write_deadline: Duration::from_secs(20),
             prefix_cache: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             membership: Membership::Static,
@@ -86,6 +88,7 @@ impl Wish {
         options.max_batch = self.max_batch;
         options.transports = self.transports;
         options.transfer_lease = self.lease;
+        options.write_deadline = self.write_deadline;
         options.prefix_cache = self.prefix_cache;
         options.runtime_dir = folder.to_path_buf();
         options.drain_limit = self.drain_limit;
