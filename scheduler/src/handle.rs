@@ -26,6 +26,7 @@ use crate::{
 pub struct StepHandle {
     owner: Arc<Owner>,
     snapshots: watch::Receiver<Arc<LoadSnapshot>>,
+    alive: watch::Receiver<()>,
 }
 
 /// Ends the loop with the last handle.
@@ -180,6 +181,13 @@ impl StepHandle {
         }
     }
 
+    /// Resolves when the loop has ended: by a panic of the engine, as long as there is a handle.
+    pub async fn ended(&self) {
+        // Nothing is ever sent; the loop's end closes the channel.
+        let mut alive = self.alive.clone();
+        while alive.changed().await.is_ok() {}
+    }
+
     fn new_sequence(&self) -> ReleaseUnlessTaken<'_> {
         ReleaseUnlessTaken {
             inbox: &self.owner.inbox,
@@ -204,7 +212,8 @@ pub fn spawn(
     let inbox = Arc::new(Inbox::new(config.max_queued));
     let scheduler = Scheduler::new(config, model, Box::new(Blake3Hasher))?;
     let (sender, snapshots) = watch::channel(Arc::new(scheduler.snapshot()));
-    let step_loop = StepLoop::new(scheduler, engine, Arc::clone(&inbox), sender);
+    let (alive_sender, alive) = watch::channel(());
+    let step_loop = StepLoop::new(scheduler, engine, Arc::clone(&inbox), sender, alive_sender);
     std::thread::Builder::new()
         .name("baton-step".into())
         .spawn(move || step_loop.run())
@@ -216,5 +225,6 @@ pub fn spawn(
     Ok(StepHandle {
         owner: Arc::new(owner),
         snapshots,
+        alive,
     })
 }

@@ -104,7 +104,25 @@ impl Scheduler {
         plan
     }
 
-    /// The slices of a plan as the engine takes them.
+    /// Takes out of a plan what has ended since it was made (a reader that left while it was told).
+    pub(crate) fn prune(&self, plan: &mut Plan) {
+        let is_there = |slice: &PlannedSlice| {
+            let group = self.groups.get(&slice.id);
+            group.is_some_and(|group| group.lane(slice.choice).is_some())
+        };
+        let gone: Vec<_> = plan
+            .slices
+            .iter()
+            .filter(|slice| !is_there(slice))
+            .map(|s| s.id)
+            .collect();
+        for id in gone {
+            plan.remove(id);
+        }
+    }
+
+    /// The slices of a plan as the engine takes them, one for each of the plan's: nothing in it has
+    /// ended since ([`prune`](Self::prune)).
     pub(crate) fn slices<'a>(&'a self, plan: &Plan) -> Vec<SequenceSlice<'a>> {
         let slice = |slice: &PlannedSlice| {
             let group = self.groups.get(&slice.id)?;
@@ -116,7 +134,9 @@ impl Scheduler {
                 logits: slice.logits,
             })
         };
-        plan.slices.iter().filter_map(slice).collect()
+        let slices: Vec<_> = plan.slices.iter().filter_map(slice).collect();
+        debug_assert_eq!(slices.len(), plan.slices.len(), "the plan is pruned");
+        slices
     }
 
     /// Most decode rows of this step.

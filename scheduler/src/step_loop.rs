@@ -23,6 +23,8 @@ pub(crate) struct StepLoop {
     mailboxes: Mailboxes,
     inbox: Arc<Inbox>,
     snapshots: watch::Sender<Arc<LoadSnapshot>>,
+    /// Held for its `Drop`, which says that the loop has ended.
+    _alive: watch::Sender<()>,
 }
 
 impl StepLoop {
@@ -31,6 +33,7 @@ impl StepLoop {
         engine: Box<dyn StepEngine>,
         inbox: Arc<Inbox>,
         snapshots: watch::Sender<Arc<LoadSnapshot>>,
+        alive: watch::Sender<()>,
     ) -> Self {
         let write_deadline = scheduler.config.write_deadline;
         Self {
@@ -39,6 +42,7 @@ impl StepLoop {
             engine,
             inbox,
             snapshots,
+            _alive: alive,
         }
     }
 
@@ -55,8 +59,9 @@ impl StepLoop {
             self.read(now, letters);
             self.scheduler.expire(now);
             let has_news = self.poll_readers(now);
-            let plan = self.scheduler.plan();
+            let mut plan = self.scheduler.plan();
             let has_events = self.deliver(now);
+            self.scheduler.prune(&mut plan);
             if plan.slices.is_empty() {
                 if !has_news && !has_events {
                     self.inbox.wait(self.next_deadline());
