@@ -36,8 +36,8 @@ counters! {
     requests_failed,
     /// Clients that took nothing until the write deadline.
     slow_readers,
-    /// Prefill legs that had to be started again.
-    prefill_retries,
+    /// Attempts that were planned anew after a worker's failure or refusal.
+    retries,
     /// Grants that had to be replaced before their pages had landed.
     grant_retries,
     /// Decode workers that refused for now.

@@ -45,9 +45,6 @@ impl RequestTask {
         hand_off: bool,
     ) -> Result<PrefillLeg, Setback> {
         let attempt = self.next_attempt();
-        if attempt.0 > 1 {
-            Counters::add(&self.shared.counters.prefill_retries);
-        }
         self.receipt.attempt(attempt.0, &slot.name(), "", reason);
         let request = self.request.clone();
         let opening = PrefillLeg::open(slot, &request, attempt, hand_off);

@@ -108,7 +108,10 @@ impl RequestTask {
                 Ok(plan) => match self.follow(plan).await {
                     Ok(()) => return Ok(()),
                     Err(Setback::Fatal(error)) => return Err(error),
-                    Err(Setback::Leg(failure)) => self.set_back(failure)?,
+                    Err(Setback::Leg(failure)) => {
+                        self.set_back(failure)?;
+                        Counters::add(&self.shared.counters.retries);
+                    }
                 },
                 Err(not_placed) => {
                     let until = self.worth_waiting(&not_placed);

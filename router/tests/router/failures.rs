@@ -99,6 +99,7 @@ async fn xfr_07_a_failed_prefill_is_repeated_elsewhere() {
             attempts[0].failure
         );
         assert_eq!(attempts[1].prefill_worker, "prefill-good");
+        assert_eq!(harness.counter("retries").await, 1);
         decode.until_idle().await;
         harness.until_idle().await;
     }
