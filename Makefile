@@ -7,6 +7,7 @@ CACHE ?= $(or $(BATON_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/baton)
 export BATON_CACHE := $(CACHE)
 PROMPT ?= What is the capital of France? Answer in one sentence.
 LISTEN ?= 127.0.0.1:7070
+export PROMPT
 RELEASE := target/release/baton
 
 .PHONY: help demo serve test check unit soak release setup
@@ -18,23 +19,23 @@ setup:
 	@scripts/setup.sh build
 
 release: setup ## build the optimised binary
-	cargo build --release --bin baton
+	cargo build --locked --release --bin baton
 
 demo: release ## build, start router + prefill + decode, answer one chat prompt, stop
-	@scripts/demo.sh $(RELEASE) "$$(scripts/fetch-model.sh)" "$(PROMPT)"
+	@scripts/demo.sh $(RELEASE) "$$(scripts/fetch-model.sh)" "$$PROMPT"
 
 serve: release ## the same, but keep serving on LISTEN until Ctrl-C
 	@model=$$(scripts/fetch-model.sh) && exec $(RELEASE) up --model "$$model" --listen $(LISTEN)
 
 check: ## formatting, lints, licences, wire format
+	cargo fetch --locked
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	PATH="$(CACHE)/venv/bin:$$PATH" cargo deny --all-features --offline check licenses bans sources
 	"$(CACHE)/venv/bin/buf" lint proto
 
-unit:
-	cargo build --workspace --all-targets
-	BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --workspace
+unit: ## every test, once the set-up is done
+	BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --locked --workspace
 
 test: ## set up, then every check and test
 	@scripts/setup.sh test

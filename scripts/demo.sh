@@ -7,11 +7,19 @@ log=$(mktemp)
 # The ready line names the addresses; port 0 keeps two demos out of each other's way.
 coproc UP { exec "$baton" up --model "$model" --listen 127.0.0.1:0 --prefill-threads 1 --decode-threads 1 2>"$log"; }
 up=$UP_PID
-stop() { kill -TERM "$up" 2>/dev/null && wait "$up" 2>/dev/null; rm -f "$log"; }
+stop() {
+    status=$?
+    kill -TERM "$up" 2>/dev/null && wait "$up" 2>/dev/null
+    if [ "$status" != 0 ]; then
+        echo "the service's log:" >&2
+        cat "$log" >&2
+    fi
+    rm -f "$log"
+    exit "$status"
+}
 trap stop EXIT
 if ! read -r -t 120 ready <&"${UP[0]}"; then
-    echo "the service did not become ready; its log:" >&2
-    cat "$log" >&2
+    echo "the service did not become ready" >&2
     exit 1
 fi
 echo "$ready"

@@ -23,7 +23,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     $sudo apt-get update -qq
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-command -v cargo >/dev/null || { say "cargo is not on PATH: install Rust 1.90 or newer first"; exit 1; }
+command -v cargo >/dev/null || { say "cargo is not on PATH: install Rust 1.91 or newer first"; exit 1; }
 
 venv=$cache/venv
 [ -x "$venv/bin/pip" ] || { say "making a virtual environment in $venv"; python3 -m venv "$venv"; }

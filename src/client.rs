@@ -14,9 +14,15 @@ pub(crate) const DEFAULT_ROUTER: &str = "127.0.0.1:7070";
 /// Connects, within five seconds.
 pub(crate) async fn connect(address: Option<&str>) -> Result<Channel, Failure> {
     let address = address.unwrap_or(DEFAULT_ROUTER);
-    let uri = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let uri = if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("http://{address}")
+    };
     let endpoint = Endpoint::from_shared(uri)
-        .map_err(|error| Failure::usage(format!("--connect {address}: {error}; expected HOST:PORT")))?
+        .map_err(|error| {
+            Failure::usage(format!("--connect {address}: {error}; expected HOST:PORT"))
+        })?
         .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(10))
@@ -30,7 +36,9 @@ pub(crate) async fn connect(address: Option<&str>) -> Result<Channel, Failure> {
 }
 
 /// For generating.
-pub(crate) async fn inference(address: Option<&str>) -> Result<InferenceServiceClient<Channel>, Failure> {
+pub(crate) async fn inference(
+    address: Option<&str>,
+) -> Result<InferenceServiceClient<Channel>, Failure> {
     Ok(InferenceServiceClient::new(connect(address).await?))
 }
 

@@ -2,7 +2,12 @@
 
 use std::process::ExitCode;
 
-/// A failure with its exit code. 0 is success; clap itself exits with 2.
+/// Exit code of a wrong command line or configuration, clap's own too.
+pub(crate) const USAGE: i32 = 2;
+const USAGE_CODE: u8 = USAGE as u8;
+const UNREACHABLE_CODE: u8 = 4;
+
+/// A failure with its exit code. 0 is success.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -12,23 +17,51 @@ pub(crate) struct Failure {
 impl Failure {
     /// 1: something went wrong while running.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { code: 1, message: message.into() }
+        Self {
+            code: 1,
+            message: message.into(),
+        }
     }
     /// 2: flags, environment or configuration file are wrong.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { code: 2, message: message.into() }
+        Self {
+            code: USAGE_CODE,
+            message: message.into(),
+        }
     }
     /// 3: the service answered with an error.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { code: 3, message: message.into() }
+        Self {
+            code: 3,
+            message: message.into(),
+        }
     }
     /// 4: nobody answers at the address.
     pub(crate) fn unreachable(message: impl Into<String>) -> Self {
-        Self { code: 4, message: message.into() }
+        Self {
+            code: UNREACHABLE_CODE,
+            message: message.into(),
+        }
     }
     /// The service's status, as the user should read it.
     pub(crate) fn from_status(status: &tonic::Status) -> Self {
-        Self::refused(format!("{}: {}", code_name(status.code()), status.message()))
+        Self::refused(format!(
+            "{}: {}",
+            code_name(status.code()),
+            status.message()
+        ))
+    }
+    /// What went wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+    /// The gRPC code closest to this failure, for events that programs read.
+    pub(crate) fn code_name(&self) -> &'static str {
+        match self.code {
+            USAGE_CODE => code_name(tonic::Code::InvalidArgument),
+            UNREACHABLE_CODE => code_name(tonic::Code::Unavailable),
+            _ => code_name(tonic::Code::Unknown),
+        }
     }
     /// Prints the message and gives the code. An empty message has been told already.
     pub(crate) fn report(self) -> ExitCode {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::{
-    ChatInput, ChatMessage, DoneEvent, FinishReason, FinishedEvent, GenerateRequest, SamplingOptions,
-    TokenEvent, TokenInput,
+    ChatInput, ChatMessage, DoneEvent, FinishReason, FinishedEvent, GenerateRequest,
+    SamplingOptions, TokenEvent, TokenInput,
 };
 use serde_json::{Value, json};
 
@@ -87,9 +87,9 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest, Failure> {
         (Some(prompt), None, None) => Input::Prompt(prompt.clone()),
         (None, Some(chat), None) => Input::Chat(chat_input(args.system.as_deref(), chat)),
         (None, None, Some(path)) => Input::Prompt(read_prompt(path)?),
-        (None, None, None) if !args.token_ids.is_empty() => {
-            Input::Tokens(TokenInput { token_ids: args.token_ids.clone() })
-        }
+        (None, None, None) if !args.token_ids.is_empty() => Input::Tokens(TokenInput {
+            token_ids: args.token_ids.clone(),
+        }),
         _ => {
             return Err(Failure::usage(
                 "give exactly one of --prompt, --chat, --prompt-file and --token-ids",
@@ -113,12 +113,22 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest, Failure> {
         logprobs: args.logprobs,
         ..SamplingOptions::default()
     };
-    Ok(GenerateRequest { input: Some(input), sampling: Some(sampling), ..GenerateRequest::default() })
+    Ok(GenerateRequest {
+        input: Some(input),
+        sampling: Some(sampling),
+        ..GenerateRequest::default()
+    })
 }
 
 fn chat_input(system: Option<&str>, chat: &str) -> ChatInput {
-    let turn = |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };
-    let mut messages: Vec<_> = system.map(|text| turn("system", text)).into_iter().collect();
+    let turn = |role: &str, content: &str| ChatMessage {
+        role: role.into(),
+        content: content.into(),
+    };
+    let mut messages: Vec<_> = system
+        .map(|text| turn("system", text))
+        .into_iter()
+        .collect();
     messages.push(turn("user", chat));
     ChatInput { messages }
 }
@@ -132,7 +142,10 @@ fn read_prompt(path: &std::path::Path) -> Result<String, Failure> {
         Box::new(std::fs::File::open(path).map_err(wrong)?)
     };
     let mut text = String::new();
-    source.take(MAX_PROMPT_FILE_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;
+    source
+        .take(MAX_PROMPT_FILE_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(wrong)?;
     if text.len() as u64 > MAX_PROMPT_FILE_BYTES {
         return Err(Failure::usage(format!(
             "--prompt-file {name} is larger than {MAX_PROMPT_FILE_BYTES} bytes"
@@ -194,13 +207,18 @@ impl Printer {
         if self.choices == 1 {
             return write_out("\n");
         }
-        let text = self.texts.get(finished.choice as usize).map_or("", String::as_str);
+        let text = self
+            .texts
+            .get(finished.choice as usize)
+            .map_or("", String::as_str);
         write_out(&format!("[{}] {text}\n", finished.choice))
     }
 
     fn done(&mut self, done: &DoneEvent) -> Result<(), Failure> {
         if self.format == Format::Json {
-            return line(&json!({ "event": "done", "usage": usage_json(done), "receipt": receipt_json(done) }));
+            return line(
+                &json!({ "event": "done", "usage": usage_json(done), "receipt": receipt_json(done) }),
+            );
         }
         if self.receipt {
             eprint!("\n{}", receipt_text(done));
@@ -212,9 +230,16 @@ impl Printer {
         let (failure, code, message) = match error {
             StreamError::Status(status) => {
                 let code = code_name(status.code());
-                (Failure::from_status(&status), code, status.message().to_owned())
+                (
+                    Failure::from_status(&status),
+                    code,
+                    status.message().to_owned(),
+                )
             }
-            StreamError::Local(failure) => return failure,
+            StreamError::Local(failure) => {
+                let (code, message) = (failure.code_name(), failure.message().to_owned());
+                (failure, code, message)
+            }
         };
         if self.format != Format::Json {
             return failure;
@@ -315,32 +340,55 @@ fn receipt_text(done: &DoneEvent) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {name:<14}{value}");
     };
-    row("tokens", format!(
-        "{} prompt ({} cached), {} completion, seed {}",
-        usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, receipt.seed
-    ));
+    row(
+        "tokens",
+        format!(
+            "{} prompt ({} cached), {} completion, seed {}",
+            usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, receipt.seed
+        ),
+    );
     for attempt in &receipt.attempts {
-        let names = [attempt.prefill_worker.as_str(), attempt.decode_worker.as_str()];
+        let names = [
+            attempt.prefill_worker.as_str(),
+            attempt.decode_worker.as_str(),
+        ];
         let path: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).collect();
-        let failure = if attempt.failure.is_empty() { String::new() } else { format!(", failed: {}", attempt.failure) };
-        row("placement", format!("{} ({}{failure})", path.join(" -> "), attempt.reason));
+        let failure = if attempt.failure.is_empty() {
+            String::new()
+        } else {
+            format!(", failed: {}", attempt.failure)
+        };
+        row(
+            "placement",
+            format!("{} ({}{failure})", path.join(" -> "), attempt.reason),
+        );
     }
     row("admission", format!("{:.2} ms", ms(receipt.admission_us)));
     row("queue", format!("{:.2} ms", ms(receipt.queue_us)));
     row("prefill", format!("{:.2} ms", ms(receipt.prefill_us)));
     row("grant wait", format!("{:.2} ms", ms(receipt.grant_wait_us)));
     if receipt.transfer_bytes > 0 {
-        row("transfer", format!(
-            "{:.2} ms, {:.2} MiB over {}, {:.0}% while prefill computed",
-            ms(receipt.transfer_us),
-            receipt.transfer_bytes as f64 / f64::from(1 << 20),
-            receipt.transport,
-            receipt.transfer_overlap * 100.0
-        ));
+        row(
+            "transfer",
+            format!(
+                "{:.2} ms, {:.2} MiB over {}, {:.0}% while prefill computed",
+                ms(receipt.transfer_us),
+                receipt.transfer_bytes as f64 / f64::from(1 << 20),
+                receipt.transport,
+                receipt.transfer_overlap * 100.0
+            ),
+        );
     }
     row("landing", format!("{:.2} ms", ms(receipt.landing_us)));
     row("TTFT", format!("{:.2} ms", ms(receipt.ttft_us)));
-    row("ITL", format!("{:.2} ms mean, {:.2} ms max", ms(receipt.itl_mean_us), ms(receipt.itl_max_us)));
+    row(
+        "ITL",
+        format!(
+            "{:.2} ms mean, {:.2} ms max",
+            ms(receipt.itl_mean_us),
+            ms(receipt.itl_max_us)
+        ),
+    );
     row("end to end", format!("{:.2} ms", ms(receipt.end_to_end_us)));
     text
 }

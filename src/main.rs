@@ -12,6 +12,7 @@ mod generate;
 mod logs;
 mod progress;
 mod roles;
+mod small_file;
 mod status;
 mod up;
 
@@ -38,21 +39,35 @@ fn run(cli: Cli) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))?;
-    let result = match cli.command {
-        Command::Up(args) => runtime.block_on(up::run(file.layer("up", &args)?, cli.config)),
-        Command::Router(args) => runtime.block_on(roles::router(file.layer("router", &args)?)),
-        Command::Prefill(args) => runtime.block_on(roles::prefill(file.layer("prefill", &args)?)),
-        Command::Decode(args) => runtime.block_on(roles::decode(file.layer("decode", &args)?)),
-        Command::Generate(args) => runtime.block_on(generate::run(file.layer("generate", &*args)?)),
-        Command::Status(args) => runtime.block_on(status::run(file.layer("status", &args)?)),
-        Command::Drain(args) => runtime.block_on(status::drain(file.layer("drain", &args)?)),
-        Command::Bench(bench) => match bench.command {
-            BenchCommand::Serve(args) => {
-                runtime.block_on(bench::serve(file.layer("bench_serve", &*args)?))
-            }
-        },
-    };
+    let result = runtime.block_on(dispatch(cli, &file));
     // A blocking read of standard input must not hold the exit.
     runtime.shutdown_background();
     result
+}
+
+/// Fields of which a flag replaces all others of the file.
+const PROMPTS: &[&str] = &["prompt", "chat", "prompt_file", "token_ids"];
+const ARRIVALS: &[&str] = &["concurrency", "rate", "steady", "inject", "duration"];
+
+async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
+    match cli.command {
+        Command::Up(args) => {
+            let inherited = up::Inherited {
+                config: cli.config,
+                log: cli.log,
+            };
+            up::run(file.layer("up", &args, &[])?, inherited).await
+        }
+        Command::Router(args) => roles::router(file.layer("router", &args, &[])?).await,
+        Command::Prefill(args) => roles::prefill(file.layer("prefill", &args, &[])?).await,
+        Command::Decode(args) => roles::decode(file.layer("decode", &args, &[])?).await,
+        Command::Generate(args) => generate::run(file.layer("generate", &*args, &[PROMPTS])?).await,
+        Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
+        Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,
+        Command::Bench(bench) => match bench.command {
+            BenchCommand::Serve(args) => {
+                bench::serve(file.layer("bench_serve", &*args, &[ARRIVALS])?).await
+            }
+        },
+    }
 }

@@ -6,7 +6,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar of bytes, e.g. while a model loads; hidden unless `shown`.
 pub(crate) fn bytes(what: &str, shown: bool) -> ProgressBar {
-    let bar = bar("{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec}", what);
+    let bar = bar(
+        "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec}",
+        what,
+    );
     if !shown {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }

@@ -1,6 +1,8 @@
 //! `baton status` and `baton drain`: the router's view of its workers.
 
-use baton_proto::v1::{DrainRequest, ListWorkersRequest, ListWorkersResponse, PageLedger, WorkerRole, WorkerStatus};
+use baton_proto::v1::{
+    DrainRequest, ListWorkersRequest, ListWorkersResponse, PageLedger, WorkerRole, WorkerStatus,
+};
 use serde_json::{Value, json};
 
 use crate::args::{DrainArgs, Format, StatusArgs};
@@ -24,13 +26,21 @@ pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
 
 /// Asks a worker to finish what runs.
 pub(crate) async fn drain(args: DrainArgs) -> Result<(), Failure> {
-    let worker_id = args.worker.ok_or_else(|| {
-        Failure::usage("name the worker to drain, as `baton status` shows it")
-    })?;
+    let worker_id = args
+        .worker
+        .ok_or_else(|| Failure::usage("name the worker to drain, as `baton status` shows it"))?;
     let mut client = client::admin(args.connect.as_deref()).await?;
-    let request = DrainRequest { worker_id: worker_id.clone() };
-    let response = client.drain(request).await.map_err(|status| Failure::from_status(&status))?;
-    println!("{worker_id} drains; {} requests still run there", response.into_inner().running);
+    let request = DrainRequest {
+        worker_id: worker_id.clone(),
+    };
+    let response = client
+        .drain(request)
+        .await
+        .map_err(|status| Failure::from_status(&status))?;
+    println!(
+        "{worker_id} drains; {} requests still run there",
+        response.into_inner().running
+    );
     Ok(())
 }
 
@@ -101,7 +111,21 @@ fn status_text(response: &ListWorkersResponse) -> String {
         text.push_str("no workers are registered\n");
         return text;
     }
-    let heading = ["worker", "role", "state", "pid", "queued", "running", "pages total", "free", "cached", "live", "granted", "quarantined", "incarnation"];
+    let heading = [
+        "worker",
+        "role",
+        "state",
+        "pid",
+        "queued",
+        "running",
+        "pages total",
+        "free",
+        "cached",
+        "live",
+        "granted",
+        "quarantined",
+        "incarnation",
+    ];
     let mut rows = vec![heading.map(String::from)];
     for worker in &response.workers {
         let info = worker.info.clone().unwrap_or_default();
@@ -124,7 +148,12 @@ fn status_text(response: &ListWorkersResponse) -> String {
         ]);
     }
     let widths: Vec<usize> = (0..heading.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     for row in rows {
         for (cell, width) in row.iter().zip(&widths) {

@@ -59,11 +59,11 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_p: Option<f32>,
-    /// Added once for tokens already in the completion, -2 to 2 [default: 0].
+    /// Subtracted once from tokens already in the completion, -2 to 2 [default: 0].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) presence_penalty: Option<f32>,
-    /// Added per occurrence in the completion, -2 to 2 [default: 0].
+    /// Subtracted per occurrence in the completion, -2 to 2 [default: 0].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) frequency_penalty: Option<f32>,

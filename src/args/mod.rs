@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use clients::{BenchArgs, BenchCommand, BenchServeArgs, DrainArgs, GenerateArgs, StatusArgs};
+pub(crate) use clients::{
+    BenchArgs, BenchCommand, BenchServeArgs, DrainArgs, GenerateArgs, StatusArgs,
+};
 pub(crate) use service::{KvDtypeArg, RouterArgs, TransportArg, UpArgs, WorkerArgs};
 
 /// Large language models with prefill and decode on separate pools.

@@ -29,7 +29,7 @@ pub(crate) enum KvDtypeArg {
     F32,
 }
 
-/// What the router and `up` share.
+/// The whole service on this machine.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpArgs {
@@ -181,6 +181,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "BATON_KV_DTYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kv_dtype: Option<KvDtypeArg>,
+    /// Longest time that running requests get to end after SIGTERM, milliseconds [default: 30000].
+    #[arg(long, env = "BATON_DRAIN_LIMIT_MS", value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drain_limit_ms: Option<u64>,
     /// End when standard input closes: the supervisor holds it open.
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,11 +27,19 @@ impl Lengths {
             ))
         };
         let count = |text: &str| {
-            text.trim().parse().ok().filter(|n| (1..=MAX_TOKENS).contains(n)).ok_or_else(wrong)
+            text.trim()
+                .parse()
+                .ok()
+                .filter(|n| (1..=MAX_TOKENS).contains(n))
+                .ok_or_else(wrong)
         };
         if let Some((least, most)) = text.split_once('-') {
             let (least, most) = (count(least)?, count(most)?);
-            return if least <= most { Ok(Self::Uniform(least, most)) } else { Err(wrong()) };
+            return if least <= most {
+                Ok(Self::Uniform(least, most))
+            } else {
+                Err(wrong())
+            };
         }
         if let Some((mean, deviation)) = text.split_once('~') {
             let number = |text: &str| text.trim().parse::<f64>().ok().filter(|x| x.is_finite());
@@ -81,7 +89,9 @@ mod tests {
         assert_eq!(parse("7").ok(), Some(Lengths::Fixed(7)));
         assert_eq!(parse("3-9").ok(), Some(Lengths::Uniform(3, 9)));
         assert_eq!(parse("100~20").ok(), Some(Lengths::LogNormal(100.0, 20.0)));
-        for wrong in ["", "0", "9-3", "a-b", "1e9", "-5", "100~-1", "NaN~1", "2000000"] {
+        for wrong in [
+            "", "0", "9-3", "a-b", "1e9", "-5", "100~-1", "NaN~1", "2000000",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong:?} must be refused");
         }
     }
@@ -90,7 +100,9 @@ mod tests {
     fn a_log_normal_has_the_mean_it_names() {
         let mut random = rand::rngs::StdRng::seed_from_u64(5);
         let lengths = Lengths::LogNormal(200.0, 50.0);
-        let sum: u64 = (0..20_000).map(|_| u64::from(lengths.draw(&mut random))).sum();
+        let sum: u64 = (0..20_000)
+            .map(|_| u64::from(lengths.draw(&mut random)))
+            .sum();
         let mean = sum as f64 / 20_000.0;
         assert!((mean - 200.0).abs() < 3.0, "mean {mean}");
     }

@@ -25,9 +25,10 @@ use super::lengths::Lengths;
 
 /// First id of random prompts.
 const FIRST_PROMPT_ID: u32 = 256;
-/// Most requests of one run, and most at once.
+/// Most requests of one run.
 const MAX_REQUESTS: u32 = 1_000_000;
-const MAX_AT_ONCE: u32 = 10_000;
+/// A router takes this many streams on one connection; more would queue here unseen.
+const MAX_AT_ONCE: u32 = 1_000;
 
 /// How requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,7 +38,11 @@ pub(crate) enum Arrivals {
     /// Poisson, so many per second on average.
     Poisson { rate: f64 },
     /// Endless streams, with evenly spaced long prompts beside them.
-    Steady { streams: u32, inject: Option<Injected>, duration: Duration },
+    Steady {
+        streams: u32,
+        inject: Option<Injected>,
+        duration: Duration,
+    },
 }
 
 /// Long prompts beside steady streams.
@@ -85,26 +90,36 @@ impl Plan {
             if value.is_finite() && (0.001..=100_000.0).contains(&value) {
                 Ok(value)
             } else {
-                Err(Failure::usage(format!("{flag} is {value}, allowed: 0.001 to 100000 per second")))
+                Err(Failure::usage(format!(
+                    "{flag} is {value}, allowed: 0.001 to 100000 per second"
+                )))
             }
         };
         let count = |flag: &str, value: u32, most: u32| {
             if (1..=most).contains(&value) {
                 Ok(value)
             } else {
-                Err(Failure::usage(format!("{flag} is {value}, allowed: 1 to {most}")))
+                Err(Failure::usage(format!(
+                    "{flag} is {value}, allowed: 1 to {most}"
+                )))
             }
         };
         let arrivals = match (args.steady, args.rate) {
             (Some(streams), _) => {
                 let seconds = args.duration.unwrap_or(40.0);
                 if !(0.1..=86_400.0).contains(&seconds) {
-                    return Err(Failure::usage(format!("--duration is {seconds}, allowed: 0.1 to 86400 seconds")));
+                    return Err(Failure::usage(format!(
+                        "--duration is {seconds}, allowed: 0.1 to 86400 seconds"
+                    )));
                 }
                 let inject = args.inject.map(|per_second| {
                     Ok::<_, Failure>(Injected {
                         rate: rate("--inject", per_second)?,
-                        prompt: lengths("--inject-prompt-tokens", &args.inject_prompt_tokens, "1024-2000")?,
+                        prompt: lengths(
+                            "--inject-prompt-tokens",
+                            &args.inject_prompt_tokens,
+                            "1024-2000",
+                        )?,
                         output: lengths("--inject-output-tokens", &args.inject_output_tokens, "8")?,
                     })
                 });
@@ -114,12 +129,15 @@ impl Plan {
                     duration: Duration::from_secs_f64(seconds),
                 }
             }
-            (None, Some(per_second)) => Arrivals::Poisson { rate: rate("--rate", per_second)? },
+            (None, Some(per_second)) => Arrivals::Poisson {
+                rate: rate("--rate", per_second)?,
+            },
             (None, None) => Arrivals::Closed {
                 concurrency: count("--concurrency", args.concurrency.unwrap_or(4), MAX_AT_ONCE)?,
             },
         };
-        let target = |ms: Option<f64>| ms.map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0));
+        let target =
+            |ms: Option<f64>| ms.map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0));
         Ok(Self {
             arrivals,
             ttft_target: target(args.ttft_target_ms),
@@ -138,7 +156,7 @@ impl Plan {
 }
 
 /// One request to send.
-struct Job {
+struct Planned {
     prompt: Vec<u32>,
     output_tokens: u32,
     steady: bool,
@@ -146,18 +164,25 @@ struct Job {
     until: Option<Instant>,
 }
 
-/// Makes jobs from one seeded generator, so that a run can be repeated.
+/// Plans requests from one seeded generator, so that a run can be repeated.
 struct Source {
     random: StdRng,
     vocabulary: u32,
 }
 
 impl Source {
-    fn job(&mut self, prompt: Lengths, output: Lengths) -> Job {
+    fn plan(&mut self, prompt: Lengths, output: Lengths) -> Planned {
         let length = prompt.draw(&mut self.random);
         let first = FIRST_PROMPT_ID.min(self.vocabulary - 1);
-        let prompt = (0..length).map(|_| self.random.random_range(first..self.vocabulary)).collect();
-        Job { prompt, output_tokens: output.draw(&mut self.random), steady: false, until: None }
+        let prompt = (0..length)
+            .map(|_| self.random.random_range(first..self.vocabulary))
+            .collect();
+        Planned {
+            prompt,
+            output_tokens: output.draw(&mut self.random),
+            steady: false,
+            until: None,
+        }
     }
 }
 
@@ -175,33 +200,44 @@ pub(crate) async fn run(plan: &Plan) -> Result<Vec<Sample>, Failure> {
         .map(|model| model.vocabulary)
         .filter(|size| *size > 0)
         .ok_or_else(|| Failure::refused("the router serves no model yet"))?;
-    let source = Source { random: StdRng::seed_from_u64(plan.seed), vocabulary };
+    let source = Source {
+        random: StdRng::seed_from_u64(plan.seed),
+        vocabulary,
+    };
     let samples = match plan.arrivals {
         Arrivals::Closed { concurrency } => closed(plan, channel, source, concurrency).await,
         Arrivals::Poisson { rate } => poisson(plan, channel, source, rate).await,
-        Arrivals::Steady { streams, inject, duration } => {
-            steady(plan, channel, source, streams, inject, duration).await
-        }
+        Arrivals::Steady {
+            streams,
+            inject,
+            duration,
+        } => steady(plan, channel, source, streams, inject, duration).await,
     };
     Ok(samples)
 }
 
-async fn closed(plan: &Plan, channel: Channel, mut source: Source, concurrency: u32) -> Vec<Sample> {
+async fn closed(plan: &Plan, channel: Channel, source: Source, concurrency: u32) -> Vec<Sample> {
     let bar = progress::requests("requests", plan.requests.into());
-    let jobs: Arc<Vec<Job>> =
-        Arc::new((0..plan.requests).map(|_| source.job(plan.prompt, plan.output)).collect());
     let next = Arc::new(AtomicU32::new(0));
     let begin = Instant::now();
     let mut loops = JoinSet::new();
     for _ in 0..concurrency.min(plan.requests) {
-        let (jobs, next, channel, bar) = (jobs.clone(), next.clone(), channel.clone(), bar.clone());
+        let (next, channel, bar) = (next.clone(), channel.clone(), bar.clone());
+        let (seed, requests, prompt, output) = (plan.seed, plan.requests, plan.prompt, plan.output);
+        let vocabulary = source.vocabulary;
         loops.spawn(async move {
             let mut samples = Vec::new();
-            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                samples.push(send(channel.clone(), job, begin).await);
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= requests {
+                    return samples;
+                }
+                // Seeded by the index: the same requests, whichever loop sends them.
+                let random = StdRng::seed_from_u64(seed ^ u64::from(index) << 32);
+                let planned = Source { random, vocabulary }.plan(prompt, output);
+                samples.push(send(channel.clone(), &planned, begin).await);
                 bar.inc(1);
             }
-            samples
         });
     }
     let samples = loops.join_all().await.into_iter().flatten().collect();
@@ -215,13 +251,13 @@ async fn poisson(plan: &Plan, channel: Channel, mut source: Source, rate: f64) -
     let mut arrival = Duration::ZERO;
     let mut running = JoinSet::new();
     for _ in 0..plan.requests {
-        let job = source.job(plan.prompt, plan.output);
+        let planned = source.plan(plan.prompt, plan.output);
         let gap = -(1.0 - source.random.random::<f64>()).ln() / rate;
         arrival += Duration::from_secs_f64(gap);
         tokio::time::sleep_until((begin + arrival).into()).await;
         let (channel, bar) = (channel.clone(), bar.clone());
         running.spawn(async move {
-            let sample = send(channel, &job, begin).await;
+            let sample = send(channel, &planned, begin).await;
             bar.inc(1);
             sample
         });
@@ -242,17 +278,34 @@ async fn steady(
     let begin = Instant::now();
     let end = begin + duration;
     let bar = progress::requests("seconds", duration.as_secs());
+    let clock = {
+        let bar = bar.clone();
+        tokio::spawn(async move {
+            let mut seconds = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                seconds.tick().await;
+                bar.set_position(begin.elapsed().as_secs());
+            }
+        })
+    };
     let mut running = JoinSet::new();
     for _ in 0..streams {
         let seed = source.random.random();
-        let mut source = Source { random: StdRng::seed_from_u64(seed), vocabulary: source.vocabulary };
+        let mut source = Source {
+            random: StdRng::seed_from_u64(seed),
+            vocabulary: source.vocabulary,
+        };
         let (channel, prompt, output) = (channel.clone(), plan.prompt, plan.output);
         running.spawn(async move {
             let mut samples = Vec::new();
             // A stream that reaches its length is followed by another, so that the load stays the same.
             while Instant::now() < end {
-                let job = Job { steady: true, until: Some(end), ..source.job(prompt, output) };
-                let sample = send(channel.clone(), &job, begin).await;
+                let planned = Planned {
+                    steady: true,
+                    until: Some(end),
+                    ..source.plan(prompt, output)
+                };
+                let sample = send(channel.clone(), &planned, begin).await;
                 let failed = sample.error.is_some();
                 samples.push(sample);
                 if failed {
@@ -268,40 +321,46 @@ async fn steady(
         let mut arrival = begin + gap;
         while arrival < end {
             tokio::time::sleep_until(arrival.into()).await;
-            bar.set_position(begin.elapsed().as_secs());
-            let job = source.job(inject.prompt, inject.output);
+            let planned = source.plan(inject.prompt, inject.output);
             let channel = channel.clone();
-            running.spawn(async move { vec![send(channel, &job, begin).await] });
+            running.spawn(async move { vec![send(channel, &planned, begin).await] });
             arrival += gap;
         }
     }
     let samples = running.join_all().await.into_iter().flatten().collect();
+    clock.abort();
     bar.finish_and_clear();
     samples
 }
 
 /// Sends one request and notes its token times. Failures become part of the sample.
-async fn send(channel: Channel, job: &Job, begin: Instant) -> Sample {
+async fn send(channel: Channel, planned: &Planned, begin: Instant) -> Sample {
     let start = Instant::now();
     let mut sample = Sample {
-        steady: job.steady,
+        steady: planned.steady,
         start: start - begin,
-        tokens: Vec::with_capacity(job.output_tokens as usize),
-        prompt_tokens: job.prompt.len() as u32,
+        tokens: Vec::with_capacity(planned.output_tokens as usize),
+        prompt_tokens: planned.prompt.len() as u32,
         error: None,
     };
     let request = GenerateRequest {
-        input: Some(Input::Tokens(TokenInput { token_ids: job.prompt.clone() })),
+        input: Some(Input::Tokens(TokenInput {
+            token_ids: planned.prompt.clone(),
+        })),
         sampling: Some(SamplingOptions {
             temperature: Some(0.0),
-            max_tokens: Some(job.output_tokens),
+            max_tokens: Some(planned.output_tokens),
             ignore_eos: true,
             ..SamplingOptions::default()
         }),
         ..GenerateRequest::default()
     };
-    if let Err(status) = stream(channel, request, job.until, start, &mut sample.tokens).await {
-        sample.error = Some(format!("{}: {}", code_name(status.code()), status.message()));
+    if let Err(status) = stream(channel, request, planned.until, start, &mut sample.tokens).await {
+        sample.error = Some(format!(
+            "{}: {}",
+            code_name(status.code()),
+            status.message()
+        ));
     }
     sample
 }
@@ -313,7 +372,10 @@ async fn stream(
     start: Instant,
     tokens: &mut Vec<Duration>,
 ) -> Result<(), tonic::Status> {
-    let mut events = InferenceServiceClient::new(channel).generate(request).await?.into_inner();
+    let mut events = InferenceServiceClient::new(channel)
+        .generate(request)
+        .await?
+        .into_inner();
     let end = async {
         match until {
             Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -333,7 +395,11 @@ async fn stream(
             }
             Some(Event::Finished(_)) => {}
             Some(Event::Done(_)) => return Ok(()),
-            None => return Err(tonic::Status::internal("the stream ended without a final event")),
+            None => {
+                return Err(tonic::Status::internal(
+                    "the stream ended without a final event",
+                ));
+            }
         }
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Report {
 impl Report {
     /// Gathers figures; steady and injected requests are reported apart.
     pub(crate) fn new(samples: &[Sample], plan: &Plan) -> Self {
-        let end = |sample: &Sample| sample.start + sample.tokens.last().copied().unwrap_or_default();
+        let end =
+            |sample: &Sample| sample.start + sample.tokens.last().copied().unwrap_or_default();
         let elapsed = samples.iter().map(end).max().unwrap_or_default();
         let groups = if matches!(plan.arrivals, Arrivals::Steady { .. }) {
             let of = |steady: bool| samples.iter().filter(move |sample| sample.steady == steady);
@@ -54,7 +55,11 @@ impl Report {
         }
         errors.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         errors.truncate(20);
-        Self { elapsed, groups, errors }
+        Self {
+            elapsed,
+            groups,
+            errors,
+        }
     }
 
     /// For programs.
@@ -74,7 +79,11 @@ impl Report {
                 "itl_ms": distribution(&group.itl),
             });
         }
-        report["errors"] = self.errors.iter().map(|(text, count)| json!({ "error": text, "count": count })).collect();
+        report["errors"] = self
+            .errors
+            .iter()
+            .map(|(text, count)| json!({ "error": text, "count": count }))
+            .collect();
         report
     }
 
@@ -88,18 +97,30 @@ impl Report {
             let _ = writeln!(
                 text,
                 "\n{}: {} ({} failed), {} prompt and {} output tokens, {:.1} output tok/s, {:.2} requests/s, goodput {:.2}/s",
-                group.name, group.requests, group.failed, group.prompt_tokens, group.tokens,
+                group.name,
+                group.requests,
+                group.failed,
+                group.prompt_tokens,
+                group.tokens,
                 group.tokens as f64 / seconds,
                 (group.requests - group.failed) as f64 / seconds,
                 group.good as f64 / seconds,
             );
-            let _ = writeln!(text, "  {:<10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}", "ms", "mean", "p50", "p90", "p99", "max", "count");
+            let _ = writeln!(
+                text,
+                "  {:<10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+                "ms", "mean", "p50", "p90", "p99", "max", "count"
+            );
             for (name, values) in [("TTFT", &group.ttft), ("ITL", &group.itl)] {
                 let _ = writeln!(
                     text,
                     "  {name:<10}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10}",
-                    mean(values), quantile(values, 0.5), quantile(values, 0.9), quantile(values, 0.99),
-                    quantile(values, 1.0), values.len(),
+                    mean(values),
+                    quantile(values, 0.5),
+                    quantile(values, 0.9),
+                    quantile(values, 0.99),
+                    quantile(values, 1.0),
+                    values.len(),
                 );
             }
         }
@@ -113,7 +134,14 @@ impl Report {
 impl Group {
     fn new<'a>(name: &'static str, samples: impl Iterator<Item = &'a Sample>, plan: &Plan) -> Self {
         let mut group = Self {
-            name, requests: 0, failed: 0, good: 0, tokens: 0, prompt_tokens: 0, ttft: Vec::new(), itl: Vec::new(),
+            name,
+            requests: 0,
+            failed: 0,
+            good: 0,
+            tokens: 0,
+            prompt_tokens: 0,
+            ttft: Vec::new(),
+            itl: Vec::new(),
         };
         for sample in samples {
             group.requests += 1;
@@ -138,17 +166,23 @@ impl Group {
 /// Whether a request met the targets; without targets every finished one does.
 fn within(first: Duration, gaps: &[f64], plan: &Plan) -> bool {
     plan.ttft_target.is_none_or(|target| first <= target)
-        && plan.itl_target.is_none_or(|target| mean(gaps) <= ms(target))
+        && plan
+            .itl_target
+            .is_none_or(|target| mean(gaps) <= ms(target))
 }
 
 /// Every gap of a request: when it ended (since the request's start), and its length.
 fn gaps(sample: &Sample) -> impl Iterator<Item = (Duration, Duration)> + '_ {
-    sample.tokens.windows(2).map(|pair| (pair[1], pair[1] - pair[0]))
+    sample
+        .tokens
+        .windows(2)
+        .map(|pair| (pair[1], pair[1] - pair[0]))
 }
 
 /// Writes every gap as a line: end in seconds since the run's start, gap in milliseconds, request.
 pub(crate) fn write_gaps(path: &Path, samples: &[Sample]) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::failed(format!("--gaps {}: {error}", path.display()));
+    let wrong =
+        |error: std::io::Error| Failure::failed(format!("--gaps {}: {error}", path.display()));
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).map_err(wrong)?);
     writeln!(file, "end_s,gap_ms,request,steady").map_err(wrong)?;
     for (index, sample) in samples.iter().enumerate() {
@@ -165,7 +199,11 @@ fn ms(duration: Duration) -> f64 {
 }
 
 fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+    if values.is_empty() {
+        0.0
+    } else {
+        values.iter().sum::<f64>() / values.len() as f64
+    }
 }
 
 /// Nearest-rank quantile of sorted values.
@@ -192,7 +230,10 @@ mod tests {
     #[test]
     fn quantiles_are_nearest_rank_over_every_value() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!([0.5, 0.9, 0.99, 1.0].map(|share| quantile(&values, share)), [50.0, 90.0, 99.0, 100.0]);
+        assert_eq!(
+            [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&values, share)),
+            [50.0, 90.0, 99.0, 100.0]
+        );
         assert!(quantile(&[], 0.5).abs() < f64::EPSILON);
     }
 }

@@ -13,8 +13,9 @@ use crate::exit::Failure;
 pub(crate) use router::router;
 pub(crate) use worker::{decode, prefill};
 
-/// Resolves on Ctrl-C, SIGTERM or, if the supervisor holds standard input open, its end. A second
-/// signal ends the process at once.
+/// Resolves on Ctrl-C, SIGTERM or, below a supervisor that holds standard input open, its end. A
+/// second signal ends the process at once, but not below a supervisor: a terminal's Ctrl-C reaches
+/// both, and the supervisor alone decides when draining has taken too long.
 async fn shutdown(with_stdin: bool) -> Result<(), Failure> {
     let listen = |kind| {
         signal(kind).map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
@@ -25,6 +26,9 @@ async fn shutdown(with_stdin: bool) -> Result<(), Failure> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         () = stdin_closed(), if with_stdin => {}
+    }
+    if with_stdin {
+        return Ok(());
     }
     tokio::spawn(async move {
         tokio::select! {
@@ -52,5 +56,9 @@ fn tell_ready(line: &str) {
 
 /// Parses an address to listen on.
 fn socket_address(flag: &str, value: &str) -> Result<std::net::SocketAddr, Failure> {
-    value.parse().map_err(|_| Failure::usage(format!("{flag} is {value:?}, expected IP:PORT, e.g. 127.0.0.1:7070")))
+    value.parse().map_err(|_| {
+        Failure::usage(format!(
+            "{flag} is {value:?}, expected IP:PORT, e.g. 127.0.0.1:7070"
+        ))
+    })
 }

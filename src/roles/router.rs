@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use crate::args::RouterArgs;
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
+use crate::small_file;
 
 use super::{shutdown, socket_address, tell_ready};
 
@@ -34,7 +35,8 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .local_addr()
         .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
     let name = model.name().to_owned();
-    let router = Router::new(config, model, membership).map_err(|error| Failure::usage(error.to_string()))?;
+    let router = Router::new(config, model, membership)
+        .map_err(|error| Failure::usage(error.to_string()))?;
     tracing::info!("router for {name} listens on {address}");
     tell_ready(&format!("role=router grpc={address}"));
     let supervised = args.exit_with_stdin.unwrap_or(false);
@@ -43,19 +45,28 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
             tracing::error!("{failure:?}");
         }
     };
-    router.serve(listener, end).await.map_err(|error| Failure::failed(error.to_string()))
+    router
+        .serve(listener, end)
+        .await
+        .map_err(|error| Failure::failed(error.to_string()))
 }
 
 fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
     let defaults = RouterConfig::default();
     let config = RouterConfig {
-        local_prefill_tokens: args.local_prefill_tokens.unwrap_or(defaults.local_prefill_tokens),
+        local_prefill_tokens: args
+            .local_prefill_tokens
+            .unwrap_or(defaults.local_prefill_tokens),
         max_running: args.max_running.unwrap_or(defaults.max_running),
         max_waiting: args.max_waiting.unwrap_or(defaults.max_waiting),
-        grant_wait: args.grant_wait_ms.map_or(defaults.grant_wait, Duration::from_millis),
+        grant_wait: args
+            .grant_wait_ms
+            .map_or(defaults.grant_wait, Duration::from_millis),
         ..defaults
     };
-    config.validate().map_err(|error| Failure::usage(error.to_string()))
+    config
+        .validate()
+        .map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn read_model(path: &Path) -> Result<ServedModel, Failure> {
@@ -73,14 +84,12 @@ fn membership(how: &str) -> Result<Membership, Failure> {
         return Ok(Membership::embedded());
     }
     let Some(path) = how.strip_prefix("static:") else {
-        return Err(Failure::usage(format!("--membership is {how:?}, expected embedded or static:FILE")));
+        return Err(Failure::usage(format!(
+            "--membership is {how:?}, expected embedded or static:FILE"
+        )));
     };
     let wrong = |error: String| Failure::usage(format!("--membership static:{path}: {error}"));
-    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if length > MAX_LIST_BYTES {
-        return Err(wrong(format!("{length} bytes, at most {MAX_LIST_BYTES} are read")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = small_file::read(Path::new(path), MAX_LIST_BYTES).map_err(wrong)?;
     let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
     Ok(Membership::static_list(list))
 }

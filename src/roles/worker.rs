@@ -1,6 +1,7 @@
 //! A worker in this process: arguments become options, stages become a progress bar and a ready line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use baton_decode_worker::DecodeWorker;
 use baton_kv_cache::KvDtype;
@@ -21,7 +22,9 @@ pub(crate) async fn prefill(args: WorkerArgs) -> Result<(), Failure> {
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let options = options(args, WorkerRole::Prefill)?;
     let (observer, end) = (observer("prefill", supervised), end(supervised));
-    PrefillWorker::run(options, observer, end).await.map_err(|error| failure(&error))
+    PrefillWorker::run(options, observer, end)
+        .await
+        .map_err(|error| failure(&error))
 }
 
 /// Runs a decode worker until it is told to end.
@@ -29,7 +32,9 @@ pub(crate) async fn decode(args: WorkerArgs) -> Result<(), Failure> {
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let options = options(args, WorkerRole::Decode)?;
     let (observer, end) = (observer("decode", supervised), end(supervised));
-    DecodeWorker::run(options, observer, end).await.map_err(|error| failure(&error))
+    DecodeWorker::run(options, observer, end)
+        .await
+        .map_err(|error| failure(&error))
 }
 
 async fn end(supervised: bool) {
@@ -51,7 +56,10 @@ fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
     let mut told = false;
     move |stage| match stage {
         Stage::Listening(address) => tracing::info!("{role} worker listens on {address}"),
-        Stage::Loading { done_bytes, total_bytes } => {
+        Stage::Loading {
+            done_bytes,
+            total_bytes,
+        } => {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);
         }
@@ -59,10 +67,15 @@ fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
             bar.finish_and_clear();
             if !told {
                 told = true;
-                tell_ready(&format!("role={role} grpc={} worker={}", info.address, info.worker_id));
+                tell_ready(&format!(
+                    "role={role} grpc={} worker={}",
+                    info.address, info.worker_id
+                ));
             }
         }
-        Stage::Draining { legs } => tracing::info!("{role} worker drains, {legs} requests still run"),
+        Stage::Draining { legs } => {
+            tracing::info!("{role} worker drains, {legs} requests still run")
+        }
     }
 }
 
@@ -76,7 +89,9 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
     })?;
     let worker_id = args.worker_id.unwrap_or_else(|| default_id(name));
     let worker_id = WorkerId::new(&worker_id).ok_or_else(|| {
-        Failure::usage(format!("--worker-id is {worker_id:?}, allowed: 1 to 64 of A-Z a-z 0-9 . _ -"))
+        Failure::usage(format!(
+            "--worker-id is {worker_id:?}, allowed: 1 to 64 of A-Z a-z 0-9 . _ -"
+        ))
     })?;
     let mut options = WorkerOptions::new(model, worker_id);
     if let Some(listen) = &args.listen {
@@ -91,8 +106,7 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
         )));
     }
     if let Some(advertise) = &args.advertise {
-        let host = advertise.rsplit_once(':').map_or(advertise.as_str(), |(host, _)| host);
-        options.transfer_advertise = Some(host.to_owned());
+        options.transfer_advertise = Some(host_of(advertise)?.to_owned());
         options.advertise = Some(advertise.clone());
     }
     options.membership = args.router.map_or(Membership::Static, Membership::Router);
@@ -104,17 +118,53 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
         KvDtypeArg::F32 => KvDtype::F32,
     };
     options.threads = args.threads.unwrap_or_else(default_threads);
-    options.cpus = args.cpus.as_deref().map(parse_cpus).transpose()?.unwrap_or_default();
+    options.cpus = args
+        .cpus
+        .as_deref()
+        .map(parse_cpus)
+        .transpose()?
+        .unwrap_or_default();
     options.token_budget = args.token_budget.unwrap_or(default_budget);
     options.max_chunk = options.token_budget;
-    options.max_batch = args.max_batch.unwrap_or(options.max_batch.min(options.token_budget));
+    options.max_batch = args
+        .max_batch
+        .unwrap_or(options.max_batch.min(options.token_budget));
     options.transports = match args.transport.unwrap_or(TransportArg::Auto) {
         TransportArg::Auto => TransportChoice::Auto,
         TransportArg::Shm => TransportChoice::Shm,
         TransportArg::Tcp => TransportChoice::Tcp,
     };
-    options.runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    options.drain_limit = args
+        .drain_limit_ms
+        .map_or(options.drain_limit, Duration::from_millis);
+    options.runtime_dir =
+        std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     Ok(options)
+}
+
+/// HOST of `HOST` or `HOST:PORT`; an IPv6 address stands in brackets.
+fn host_of(advertise: &str) -> Result<&str, Failure> {
+    let (host, port) = match advertise.rsplit_once(':') {
+        Some((host, port)) if !advertise.ends_with(']') => (host, Some(port)),
+        _ => (advertise, None),
+    };
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(host);
+    let letters = |b: u8| b.is_ascii_alphanumeric() || b".-:_".contains(&b);
+    let bracketed = bare.len() != host.len();
+    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok());
+    if bare.is_empty()
+        || !bare.bytes().all(letters)
+        || bare.contains(':') != bracketed
+        || !port_fits
+    {
+        return Err(Failure::usage(format!(
+            "--advertise is {advertise:?}, expected HOST or HOST:PORT, IPv6 in brackets"
+        )));
+    }
+    Ok(host)
 }
 
 fn default_id(role: &str) -> String {
@@ -135,9 +185,17 @@ fn default_threads() -> usize {
 fn parse_cpus(text: &str) -> Result<Vec<usize>, Failure> {
     const MAX_CPU: usize = 4095;
     let wrong = || {
-        Failure::usage(format!("--cpus is {text:?}, expected numbers and ranges up to {MAX_CPU}, e.g. 0,2,4-7"))
+        Failure::usage(format!(
+            "--cpus is {text:?}, expected numbers and ranges up to {MAX_CPU}, e.g. 0,2,4-7"
+        ))
     };
-    let number = |part: &str| part.trim().parse::<usize>().ok().filter(|cpu| *cpu <= MAX_CPU).ok_or_else(wrong);
+    let number = |part: &str| {
+        part.trim()
+            .parse::<usize>()
+            .ok()
+            .filter(|cpu| *cpu <= MAX_CPU)
+            .ok_or_else(wrong)
+    };
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = match part.split_once('-') {
@@ -165,6 +223,22 @@ mod tests {
     }
 
     #[test]
+    fn advertised_hosts_are_checked() {
+        let cases = [
+            ("a.b:1", "a.b"),
+            ("[::1]", "[::1]"),
+            ("[::1]:70", "[::1]"),
+            ("h", "h"),
+        ];
+        for (text, host) in cases {
+            assert_eq!(host_of(text).ok(), Some(host), "{text}");
+        }
+        for wrong in ["", ":1", "h:x", "::1", "h:99999", "a b", "[h]:1"] {
+            assert!(host_of(wrong).is_err(), "{wrong:?} must be refused");
+        }
+    }
+
+    #[test]
     fn listening_everywhere_needs_an_address_to_tell() {
         let args = WorkerArgs {
             model: Some("m".into()),
@@ -172,7 +246,10 @@ mod tests {
             ..WorkerArgs::default()
         };
         assert!(options(args.clone(), WorkerRole::Decode).is_err());
-        let told = WorkerArgs { advertise: Some("host-1:7071".into()), ..args };
+        let told = WorkerArgs {
+            advertise: Some("host-1:7071".into()),
+            ..args
+        };
         let options = options(told, WorkerRole::Decode).ok().expect("valid");
         assert_eq!(options.transfer_advertise.as_deref(), Some("host-1"));
     }

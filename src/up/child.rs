@@ -7,12 +7,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::{oneshot, watch};
 
-use crate::exit::Failure;
+use crate::exit::{Failure, USAGE};
 
 /// Longest time to become ready: a large model loads from a slow disk.
 const START_LIMIT: Duration = Duration::from_secs(600);
-/// Time to drain after SIGTERM.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Time to end after SIGTERM: more than any role gives its running requests and itself.
+const STOP_LIMIT: Duration = Duration::from_secs(40);
 /// First and longest wait before a restart.
 const RESTART_WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// A child that ran this long has recovered: its next restart is quick again.
@@ -32,8 +32,7 @@ pub(crate) struct Child {
     pub(crate) name: String,
     /// Command-line arguments of this same binary.
     pub(crate) arguments: Vec<String>,
-    /// Flag that takes the address to listen on, set to the first one after a restart so that
-    /// peers find the child again.
+    /// Whether a restart listens on the first start's address, so that peers find the child again.
     pub(crate) keeps_address: bool,
 }
 
@@ -65,6 +64,15 @@ impl Child {
                 ready = tokio::time::timeout(START_LIMIT, ready) => ready.ok().flatten(),
                 () = stopped(&mut stopping) => return self.end(process, stdin).await,
             };
+            if ready.is_none() && started.elapsed() >= START_LIMIT {
+                let message = format!("{} was not ready within {START_LIMIT:?}", self.name);
+                self.end(process, stdin).await?;
+                if told.is_some() {
+                    return Err(Failure::failed(message));
+                }
+                tracing::warn!("{message}; starting it again");
+                continue;
+            }
             if let Some(ready) = ready {
                 if self.keeps_address {
                     self.listen_on(&ready.address);
@@ -79,7 +87,14 @@ impl Child {
             };
             let how = status.as_ref().map_or_else(ToString::to_string, describe);
             if told.is_some() {
-                return Err(Failure::failed(format!("{} did not start: {how}", self.name)));
+                let message = format!("{} did not start: {how}", self.name);
+                // The child has told which flag is wrong; it was this command's.
+                let usage = status.is_ok_and(|status| status.code() == Some(USAGE));
+                return Err(if usage {
+                    Failure::usage(message)
+                } else {
+                    Failure::failed(message)
+                });
             }
             if started.elapsed() > RECOVERED {
                 wait = RESTART_WAIT.0;
@@ -94,9 +109,16 @@ impl Child {
     }
 
     fn spawn(&self) -> Result<tokio::process::Child, Failure> {
-        let cannot = |error: std::io::Error| Failure::failed(format!("cannot start {}: {error}", self.name));
+        let cannot =
+            |error: std::io::Error| Failure::failed(format!("cannot start {}: {error}", self.name));
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
-        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            // A terminal's Ctrl-C is for the supervisor, which ends its children in order.
+            .process_group(0);
         // The supervisor has resolved the environment into flags; only the log filter goes on.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("BATON_") && name != "BATON_LOG" {
@@ -107,7 +129,11 @@ impl Child {
     }
 
     fn listen_on(&mut self, address: &str) {
-        if let Some(flag) = self.arguments.iter().position(|argument| argument == "--listen") {
+        if let Some(flag) = self
+            .arguments
+            .iter()
+            .position(|argument| argument == "--listen")
+        {
             self.arguments[flag + 1] = address.to_owned();
         }
     }
@@ -117,13 +143,22 @@ impl Child {
         mut process: tokio::process::Child,
         stdin: Option<tokio::process::ChildStdin>,
     ) -> Result<(), Failure> {
-        let pid = process.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+        let pid = process
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(rustix::process::Pid::from_raw);
         if let Some(pid) = pid {
             // It may have ended by itself in between, which is what is wanted.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
-        if tokio::time::timeout(STOP_LIMIT, process.wait()).await.is_err() {
-            tracing::warn!("{} did not end within {STOP_LIMIT:?} and is killed", self.name);
+        if tokio::time::timeout(STOP_LIMIT, process.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "{} did not end within {STOP_LIMIT:?} and is killed",
+                self.name
+            );
             let _ = process.kill().await;
         }
         drop(stdin);
@@ -139,8 +174,12 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 /// `ready … grpc=ADDR …`
 fn parse_ready(line: &str) -> Option<Ready> {
     let rest = line.strip_prefix("ready ")?;
-    let address = rest.split(' ').find_map(|part| part.strip_prefix("grpc="))?;
-    Some(Ready { address: address.to_owned() })
+    let address = rest
+        .split(' ')
+        .find_map(|part| part.strip_prefix("grpc="))?;
+    Some(Ready {
+        address: address.to_owned(),
+    })
 }
 
 fn describe(status: &ExitStatus) -> String {
@@ -159,7 +198,12 @@ mod tests {
     #[test]
     fn ready_lines_are_understood_and_others_are_not() {
         let ready = parse_ready("ready role=router grpc=127.0.0.1:7070");
-        assert_eq!(ready, Some(Ready { address: "127.0.0.1:7070".into() }));
+        assert_eq!(
+            ready,
+            Some(Ready {
+                address: "127.0.0.1:7070".into()
+            })
+        );
         assert_eq!(parse_ready("already grpc=x"), None);
         assert_eq!(parse_ready("ready role=router"), None);
     }

@@ -10,7 +10,7 @@ mod plan;
 use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::UpArgs;
@@ -20,75 +20,125 @@ use crate::progress;
 use child::{Child, Ready};
 use plan::Plan;
 
+/// What the children get from this process besides flags.
+pub(crate) struct Inherited {
+    /// `--config`.
+    pub(crate) config: Option<PathBuf>,
+    /// `--log`.
+    pub(crate) log: Option<String>,
+}
+
 /// Runs until a signal or a failed start.
-pub(crate) async fn run(args: UpArgs, config: Option<PathBuf>) -> Result<(), Failure> {
-    let plan = Plan::new(args, config)?;
+pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failure> {
+    let plan = Plan::new(args, inherited)?;
     let mut interrupts = Interrupts::new()?;
-    let (shutdown, stopping) = watch::channel(false);
-    let mut children = JoinSet::new();
+    let mut router = Pool::new();
+    let mut workers = Pool::new();
 
     let started = tokio::select! {
-        started = start(&plan, &mut children, &stopping) => started,
+        started = start(&plan, &mut router, &mut workers) => started,
         () = interrupts.next() => Err(Failure::failed("interrupted while starting")),
     };
     let result = match started {
-        Ok(router) => {
-            println!("ready grpc={} prefill={} decode={}", router.address, plan.prefill, plan.decode);
+        Ok(ready) => {
+            tell(&format!(
+                "ready grpc={} prefill={} decode={}",
+                ready.address, plan.prefill, plan.decode
+            ));
             tokio::select! {
                 () = interrupts.next() => {
                     tracing::info!("stopping; a second signal stops at once");
                     Ok(())
                 }
-                Some(ended) = children.join_next() => Err(supervision_ended(ended)),
+                failure = router.ended() => Err(failure),
+                failure = workers.ended() => Err(failure),
             }
         }
         Err(failure) => Err(failure),
     };
-    // Children get SIGTERM and drain; a second signal closes their standard input for good.
-    let _ = shutdown.send(true);
+    // The router first: what it still serves needs its workers. Dropping the pools, on a second signal,
+    // kills what is left.
     tokio::select! {
-        () = async { while children.join_next().await.is_some() {} } => {}
-        () = interrupts.next() => children.shutdown().await,
+        () = async {
+            router.stop().await;
+            workers.stop().await;
+        } => {}
+        () = interrupts.next() => {}
     }
     result
 }
 
 /// The router first, for workers need its address; then all workers at once.
-async fn start(
-    plan: &Plan,
-    children: &mut JoinSet<Result<(), Failure>>,
-    stopping: &watch::Receiver<bool>,
-) -> Result<Ready, Failure> {
+async fn start(plan: &Plan, router: &mut Pool, workers: &mut Pool) -> Result<Ready, Failure> {
     let total = 1 + u64::from(plan.prefill) + u64::from(plan.decode);
     let bar = progress::requests("starting", total);
-    let launch = |child: Child, children: &mut JoinSet<_>| {
-        let (told, ready) = tokio::sync::oneshot::channel();
-        children.spawn(child.supervise(told, stopping.clone()));
-        ready
-    };
-    let router = await_ready(launch(plan.router(), children), children).await?;
+    bar.enable_steady_tick(TICK);
+    let ready = router.launch(plan.router());
+    let address = router.ready(ready).await?;
     bar.inc(1);
-    let waiting: Vec<_> = plan
-        .workers(&router.address)
+    let children = plan.workers(&address.address);
+    let waiting: Vec<_> = children
         .into_iter()
-        .map(|child| launch(child, children))
+        .map(|child| workers.launch(child))
         .collect();
     for ready in waiting {
-        await_ready(ready, children).await?;
+        workers.ready(ready).await?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(router)
+    Ok(address)
 }
 
-async fn await_ready(
-    mut ready: tokio::sync::oneshot::Receiver<Ready>,
-    children: &mut JoinSet<Result<(), Failure>>,
-) -> Result<Ready, Failure> {
-    tokio::select! {
-        Ok(ready) = &mut ready => Ok(ready),
-        Some(ended) = children.join_next() => Err(supervision_ended(ended)),
+/// How often the clock beside the progress bar moves.
+const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Children that stop together.
+struct Pool {
+    children: JoinSet<Result<(), Failure>>,
+    shutdown: watch::Sender<bool>,
+}
+
+impl Pool {
+    fn new() -> Self {
+        Self {
+            children: JoinSet::new(),
+            shutdown: watch::Sender::new(false),
+        }
     }
+
+    fn launch(&mut self, child: Child) -> oneshot::Receiver<Ready> {
+        let (told, ready) = oneshot::channel();
+        self.children
+            .spawn(child.supervise(told, self.shutdown.subscribe()));
+        ready
+    }
+
+    async fn ready(&mut self, ready: oneshot::Receiver<Ready>) -> Result<Ready, Failure> {
+        tokio::select! {
+            Ok(ready) = ready => Ok(ready),
+            failure = self.ended() => Err(failure),
+        }
+    }
+
+    /// Why supervision of a child has ended by itself; pending while all go on.
+    async fn ended(&mut self) -> Failure {
+        match self.children.join_next().await {
+            Some(ended) => supervision_ended(ended),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn stop(&mut self) {
+        self.shutdown.send_replace(true);
+        while self.children.join_next().await.is_some() {}
+    }
+}
+
+/// Prints the ready line; nobody reading it is no failure.
+fn tell(line: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 fn supervision_ended(ended: Result<Result<(), Failure>, tokio::task::JoinError>) -> Failure {
@@ -108,7 +158,8 @@ struct Interrupts {
 impl Interrupts {
     fn new() -> Result<Self, Failure> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
+            signal(kind)
+                .map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,

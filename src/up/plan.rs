@@ -6,6 +6,7 @@ use crate::args::UpArgs;
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
 
+use super::Inherited;
 use super::child::Child;
 
 /// Most workers of one role on one machine.
@@ -19,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) decode: u32,
     args: UpArgs,
     model: PathBuf,
-    config: Option<PathBuf>,
+    inherited: Inherited,
     prefill_threads: usize,
     decode_threads: usize,
     /// CPUs for each worker in order, prefill first; empty when they cannot be disjoint.
@@ -28,47 +29,92 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Checks the arguments and shares out the CPUs.
-    pub(crate) fn new(args: UpArgs, config: Option<PathBuf>) -> Result<Self, Failure> {
+    pub(crate) fn new(args: UpArgs, inherited: Inherited) -> Result<Self, Failure> {
         let model = args.model.clone().ok_or_else(|| {
             Failure::usage("--model PATH is needed: a GGUF file or a Hugging Face directory")
         })?;
         if !model.exists() {
-            return Err(Failure::usage(format!("--model {}: no such file or directory", model.display())));
+            return Err(Failure::usage(format!(
+                "--model {}: no such file or directory",
+                model.display()
+            )));
         }
         let prefill = args.prefill.unwrap_or(1);
         let decode = args.decode.unwrap_or(1);
         for (flag, count, least) in [("--prefill", prefill, 0), ("--decode", decode, 1)] {
             if !(least..=MAX_WORKERS).contains(&count) {
-                return Err(Failure::usage(format!("{flag} is {count}, allowed: {least} to {MAX_WORKERS}")));
+                return Err(Failure::usage(format!(
+                    "{flag} is {count}, allowed: {least} to {MAX_WORKERS}"
+                )));
             }
         }
         let available = available_cpus();
         let share = |workers: u32| (available.len() / 2 / workers.max(1) as usize).max(1);
         let prefill_threads = args.prefill_threads.unwrap_or_else(|| share(prefill));
         let decode_threads = args.decode_threads.unwrap_or_else(|| share(decode));
-        for (flag, threads) in [("--prefill-threads", prefill_threads), ("--decode-threads", decode_threads)] {
+        for (flag, threads) in [
+            ("--prefill-threads", prefill_threads),
+            ("--decode-threads", decode_threads),
+        ] {
             if !(1..=1024).contains(&threads) {
-                return Err(Failure::usage(format!("{flag} is {threads}, allowed: 1 to 1024")));
+                return Err(Failure::usage(format!(
+                    "{flag} is {threads}, allowed: 1 to 1024"
+                )));
             }
         }
         let wanted = [(prefill, prefill_threads), (decode, decode_threads)];
         let cpus = share_out(&available, &wanted);
-        Ok(Self { prefill, decode, args, model, config, prefill_threads, decode_threads, cpus })
+        Ok(Self {
+            prefill,
+            decode,
+            args,
+            model,
+            inherited,
+            prefill_threads,
+            decode_threads,
+            cpus,
+        })
     }
 
     /// The router.
     pub(crate) fn router(&self) -> Child {
         let mut arguments = self.common("router");
-        let listen = self.args.listen.clone().unwrap_or_else(|| DEFAULT_ROUTER.to_owned());
+        let listen = self
+            .args
+            .listen
+            .clone()
+            .unwrap_or_else(|| DEFAULT_ROUTER.to_owned());
         push(&mut arguments, "--listen", Some(listen));
-        push(&mut arguments, "--local-prefill-tokens", self.args.local_prefill_tokens);
-        Child { name: "router".into(), arguments, keeps_address: true }
+        push(
+            &mut arguments,
+            "--local-prefill-tokens",
+            self.args.local_prefill_tokens,
+        );
+        Child {
+            name: "router".into(),
+            arguments,
+            keeps_address: true,
+        }
     }
 
     /// All workers, registering at `router`.
     pub(crate) fn workers(&self, router: &str) -> Vec<Child> {
-        let prefill = (0..self.prefill).map(|index| ("prefill", index, self.prefill_threads, self.args.prefill_token_budget));
-        let decode = (0..self.decode).map(|index| ("decode", index, self.decode_threads, self.args.decode_token_budget));
+        let prefill = (0..self.prefill).map(|index| {
+            (
+                "prefill",
+                index,
+                self.prefill_threads,
+                self.args.prefill_token_budget,
+            )
+        });
+        let decode = (0..self.decode).map(|index| {
+            (
+                "decode",
+                index,
+                self.decode_threads,
+                self.args.decode_token_budget,
+            )
+        });
         prefill
             .chain(decode)
             .enumerate()
@@ -82,21 +128,42 @@ impl Plan {
                 push(&mut arguments, "--pages", self.args.pages);
                 push(&mut arguments, "--page-size", self.args.page_size);
                 push(&mut arguments, "--token-budget", budget);
-                push(&mut arguments, "--transport", self.args.transport.map(value_name));
-                push(&mut arguments, "--kv-dtype", self.args.kv_dtype.map(value_name));
+                push(
+                    &mut arguments,
+                    "--transport",
+                    self.args.transport.map(value_name),
+                );
+                push(
+                    &mut arguments,
+                    "--kv-dtype",
+                    self.args.kv_dtype.map(value_name),
+                );
                 let cpus = self.cpus.get(place).map(|cpus| {
-                    cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+                    cpus.iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join(",")
                 });
                 push(&mut arguments, "--cpus", cpus);
-                Child { name, arguments, keeps_address: false }
+                Child {
+                    name,
+                    arguments,
+                    keeps_address: false,
+                }
             })
             .collect()
     }
 
     fn common(&self, role: &str) -> Vec<String> {
-        let mut arguments = vec![role.to_owned(), "--exit-with-stdin".to_owned(), "true".to_owned()];
+        let mut arguments = vec![
+            role.to_owned(),
+            "--exit-with-stdin".to_owned(),
+            "true".to_owned(),
+        ];
         push(&mut arguments, "--model", Some(self.model.display()));
-        push(&mut arguments, "--config", self.config.as_ref().map(|path| path.display()));
+        let config = self.inherited.config.as_ref().map(|path| path.display());
+        push(&mut arguments, "--config", config);
+        push(&mut arguments, "--log", self.inherited.log.as_ref());
         arguments
     }
 }
@@ -109,7 +176,10 @@ fn push(arguments: &mut Vec<String>, flag: &str, value: Option<impl ToString>) {
 
 /// A value as its own flag spells it.
 fn value_name(value: impl clap::ValueEnum) -> String {
-    value.to_possible_value().map(|name| name.get_name().to_owned()).unwrap_or_default()
+    value
+        .to_possible_value()
+        .map(|name| name.get_name().to_owned())
+        .unwrap_or_default()
 }
 
 /// CPUs this process may run on.
@@ -117,18 +187,27 @@ fn available_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return vec![0];
     };
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
 }
 
 /// Disjoint CPUs for each worker, or none at all when there are too few.
 fn share_out(available: &[usize], wanted: &[(u32, usize)]) -> Vec<Vec<usize>> {
-    let total: usize = wanted.iter().map(|(workers, threads)| *workers as usize * threads).sum();
+    let total: usize = wanted
+        .iter()
+        .map(|(workers, threads)| *workers as usize * threads)
+        .sum();
     if total > available.len() {
         return Vec::new();
     }
     let mut rest = available.iter().copied();
-    let sizes = wanted.iter().flat_map(|(workers, threads)| (0..*workers).map(move |_| *threads));
-    sizes.map(|threads| rest.by_ref().take(threads).collect()).collect()
+    let sizes = wanted
+        .iter()
+        .flat_map(|(workers, threads)| (0..*workers).map(move |_| *threads));
+    sizes
+        .map(|threads| rest.by_ref().take(threads).collect())
+        .collect()
 }
 
 #[cfg(test)]
@@ -137,7 +216,10 @@ mod tests {
 
     #[test]
     fn cpus_are_disjoint_or_not_assigned() {
-        assert_eq!(share_out(&[0, 1, 4, 5], &[(1, 2), (2, 1)]), [vec![0, 1], vec![4], vec![5]]);
+        assert_eq!(
+            share_out(&[0, 1, 4, 5], &[(1, 2), (2, 1)]),
+            [vec![0, 1], vec![4], vec![5]]
+        );
         assert!(share_out(&[0, 1], &[(1, 2), (1, 1)]).is_empty());
     }
 }
