@@ -482,28 +482,30 @@ fn sch_03_a_victim_that_is_not_enough_is_left_alone() {
 
 #[test]
 fn sch_03_who_holds_only_pages_that_a_transfer_shares_is_left_alone() {
-    let mut rig = Rig::new(config(6, 16));
+    let mut rig = Rig::new(config(8, 16));
     let shared = prompt(1, 40);
-    let older = rig.submit(&prompt(2, 10), params(60));
+    let older = rig.submit(&prompt(2, 10), params(70));
+    let middle = rig.submit(&prompt(3, 5), params(5));
     let later = rig.submit(&shared[..32], params(5));
     assert!(rig.step());
     // The later one has two full pages and waits for its reader; the hand-off reuses both.
     rig.scheduler.set_paused(later, true);
+    rig.scheduler.set_paused(middle, true);
     let pinned = rig
         .try_submit(spec(rig.now, &shared, params(2)), AfterPrompt::HandOff)
         .expect("accepted");
     rig.run_to_end();
     assert_eq!(rig.heard[&pinned].cached_tokens, Some(32));
-    assert_eq!(rig.scheduler.pool.ledger().available(), 0);
-    assert!(rig.heard[&older].done.is_none(), "it waits for a page");
-    assert_eq!(
-        rig.scheduler.counters.preemptions, 0,
-        "nothing would be free now"
-    );
+    assert!(rig.heard[&older].done.is_some());
+    let preemptions = |id| rig.scheduler.groups[&id].preemptions;
+    assert_eq!(preemptions(middle), 1);
+    assert_eq!(preemptions(later), 0, "nothing would be free now");
     rig.scheduler.release(pinned);
     rig.scheduler.set_paused(later, false);
+    rig.scheduler.set_paused(middle, false);
     rig.run_to_end();
-    rig.assert_exact(older, &prompt(2, 10), &params(60));
+    rig.assert_exact(older, &prompt(2, 10), &params(70));
+    rig.assert_exact(middle, &prompt(3, 5), &params(5));
     rig.assert_exact(later, &shared[..32], &params(5));
     rig.assert_idle();
 }

@@ -319,3 +319,35 @@ fn bad_settings_are_named() {
         }
     }
 }
+
+#[test]
+fn a_reader_that_leaves_between_plan_and_step_takes_only_its_own_rows() {
+    let texts: Vec<_> = (0..4).map(|n| prompt(n, 12)).collect();
+    for leaver in 0..4 {
+        for is_running in [false, true] {
+            let mut rig = Rig::new(config(64, 16));
+            let mut choices = sampled(20, 1);
+            choices.choices = 2;
+            let ids: Vec<_> = texts
+                .iter()
+                .map(|text| rig.submit(text, choices.clone()))
+                .collect();
+            let pinned = hand_off(&mut rig);
+            if is_running {
+                assert!(rig.step());
+            }
+            let mut plan = rig.plan().expect("work");
+            rig.scheduler.reader_gone(ids[leaver]);
+            rig.scheduler.reader_gone(pinned);
+            rig.scheduler.prune(&mut plan);
+            assert!(!plan.contains(ids[leaver]) && !plan.contains(pinned));
+            rig.run(plan);
+            rig.run_to_end();
+            for (n, id) in ids.iter().enumerate().filter(|(n, _)| *n != leaver) {
+                rig.assert_exact(*id, &texts[n], &choices);
+            }
+            rig.scheduler.release(pinned);
+            rig.assert_idle();
+        }
+    }
+}

@@ -349,6 +349,7 @@ async fn a_panic_of_the_engine_ends_the_loop_and_everybody_hears() {
         .await
         .expect("accepted");
     let heard = all(events).await;
+    timeout(PATIENCE, handle.ended()).await.expect("ended");
     assert!(
         !heard
             .iter()
@@ -372,6 +373,10 @@ async fn client(handle: StepHandle, n: u64) -> bool {
         .submit(request, AfterPrompt::Decode, None, sender)
         .await
         .expect("accepted");
+    if n % 10 == 5 {
+        // Gone before the first event, or while it is told.
+        return false;
+    }
     let mut tokens = Vec::new();
     while let Some(event) = next(&mut events).await {
         match event {
@@ -416,7 +421,7 @@ async fn a_crowd_of_clients_on_a_small_pool() {
     for client in clients {
         finished += u32::from(client.await.expect("no panic"));
     }
-    assert!(finished >= 320);
+    assert!(finished >= 280);
     idle(&handle).await;
     let load = handle.snapshot();
     assert!(
