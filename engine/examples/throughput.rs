@@ -42,6 +42,7 @@ fn main() {
     let layout = model.kv_layout(PAGE_SIZE, 1024, KvDtype::Bf16);
     let memory = anonymous_memory(layout.region_bytes()).expect("memory");
     let mut engine = CpuEngine::new(model, layout, memory, &options).expect("the engine starts");
+    println!("resident: {:.0} MB", resident_bytes() / 1e6);
     println!("{threads} threads, {}", engine.isa().name());
 
     for tokens in [512, 2048] {
@@ -55,6 +56,20 @@ fn main() {
         let rate = measure(seconds, streams, || decode(&mut engine, streams));
         println!("decode {streams} streams: {rate:.0} tok/s");
     }
+    let pages = 32 * pages(0, CONTEXT + 1).len();
+    let used = (layout.page_bytes() * pages) as f64;
+    println!(
+        "resident: {:.0} MB, of it used pages {:.0} MB",
+        resident_bytes() / 1e6,
+        used / 1e6
+    );
+}
+
+/// Resident memory of this process (Linux; 0 elsewhere).
+fn resident_bytes() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0.0) * 4096.0
 }
 
 /// Median over repetitions, as tokens per second.

@@ -12,7 +12,9 @@ use baton_model_file::{
     Architecture, TensorType,
     fixtures::{Random, TinyModel},
 };
-use common::{PageDealer, Sequence, bits, engine, load, options, random_tokens, run, step};
+use common::{
+    PageDealer, Sequence, bits, engine, load, options, random_tokens, real_model, run, step,
+};
 
 const TOKENS: usize = 90;
 const PAGE_SIZES: [u32; 6] = [1, 7, 16, 32, 64, 256];
@@ -261,5 +263,66 @@ fn random_batches_give_the_same_bits_as_each_sequence_alone() {
                 );
             }
         }
+    }
+}
+
+/// The default model: one token at a time, in chunks, beside a neighbour, on other threads, pages
+/// and instruction sets.
+#[test]
+fn real_model_gives_the_same_bits_however_it_runs() {
+    let mut random = Random::new(0xba73);
+    let model = load(&real_model());
+    let vocabulary = model.config().vocabulary as usize;
+    let (tokens, neighbour) = (
+        random_tokens(&mut random, 70, vocabulary),
+        random_tokens(&mut random, 33, vocabulary),
+    );
+    let plain = Way {
+        isa: Isa::detect(),
+        threads: 1,
+        page_size: 16,
+        dtype: KvDtype::Bf16,
+    };
+    let expected = alone(&model, &tokens, plain, &mut random);
+    for (chunk, page_size) in [(70, 16), (17, 32), (33, 5)] {
+        let way = Way {
+            threads: 2,
+            page_size,
+            ..plain
+        };
+        let rows = chunked(&model, &tokens, chunk, way, &mut random);
+        assert!(
+            rows.iter().all(|(at, row)| *row == expected[*at]),
+            "chunks of {chunk}, {way:?}"
+        );
+    }
+    for &isa in Isa::available() {
+        // Fused multiply-add without hardware is a function call for each lane.
+        let tokens = &tokens[..if isa == Isa::Portable {
+            8
+        } else {
+            tokens.len()
+        }];
+        let way = Way { isa, ..plain };
+        let rows = chunked(&model, tokens, tokens.len(), way, &mut random);
+        assert!(
+            rows.iter().all(|(at, row)| *row == expected[*at]),
+            "{way:?}"
+        );
+    }
+    let mut engine = engine(&model, &options(2, None), 16, 10, KvDtype::Bf16);
+    let mut dealer = PageDealer::new(10, &mut random);
+    let (mut first, mut second) = (dealer.sequence(70, 16), dealer.sequence(33, 16));
+    let mut from = 0;
+    for (ours, theirs) in [(1, 20), (40, 1), (1, 1), (28, 11)] {
+        let part = &tokens[from..from + ours];
+        let at = second.position as usize;
+        let beside = &neighbour[at..at + theirs];
+        from += ours;
+        let rows = step(
+            &mut engine,
+            &mut [(&mut second, beside), (&mut first, part)],
+        );
+        assert!(bits(&rows[1]) == expected[from - 1], "token {}", from - 1);
     }
 }
