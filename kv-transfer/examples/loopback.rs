@@ -4,12 +4,13 @@
 //!
 //! A prompt of 2,048 tokens in the shape of SmolLM2-135M (30 layers, 12 KiB pieces, 45 MiB) goes from
 //! one side of this process to the other. Reported are the median of the payload rate from the first
-//! byte to CommitAck, and processor time of the whole process per gigabyte. "at once": everything is
+//! byte to `CommitAck`, and processor time of the whole process per gigabyte. "at once": everything is
 //! ready before the transfer begins. "by layer": pages become ready layer by layer and chunk by chunk,
-//! as fast as they are taken.
+//! as fast as they are taken. "bare" is the floor measured in the same run: a copy of the same bytes,
+//! and the same bytes through a tokio socket with no frames, checksums or pages.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 use baton_kv_transfer::{
@@ -18,6 +19,8 @@ use baton_kv_transfer::{
 };
 use baton_proto::domain::{Fingerprint, PROTOCOL_VERSION, PageSlot};
 use baton_proto::ids::{Attempt, Incarnation};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const PROMPT_TOKENS: u32 = 2048;
 const PAGES: u32 = 256;
@@ -150,6 +153,62 @@ fn processor_seconds() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
+fn payload_bytes() -> usize {
+    layout().page_bytes() * layout().pages_for(PROMPT_TOKENS) as usize
+}
+
+/// Processor time of a series of transfers.
+struct Cost {
+    started: f64,
+}
+
+impl Cost {
+    fn start() -> Self {
+        Self {
+            started: processor_seconds(),
+        }
+    }
+    fn report(self, name: &str, mut rates: Vec<f64>) {
+        rates.sort_by(f64::total_cmp);
+        let gigabytes = (rates.len() * payload_bytes()) as f64 / 1e9;
+        let processor = (processor_seconds() - self.started) / gigabytes;
+        let median = rates[rates.len() / 2];
+        println!("{name}: {median:.1} GB/s, {processor:.2} core-seconds per GB");
+    }
+}
+
+fn rate(started: Instant) -> f64 {
+    payload_bytes() as f64 / 1e9 / started.elapsed().as_secs_f64()
+}
+
+fn bare_copy(source: &[u8], target: &mut [u8]) -> f64 {
+    let started = Instant::now();
+    for (to, from) in target.chunks_mut(256 << 10).zip(source.chunks(256 << 10)) {
+        to.copy_from_slice(from);
+    }
+    rate(started)
+}
+
+async fn bare_socket(source: &[u8], mut target: Vec<u8>) -> (f64, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let mut near = TcpStream::connect(listener.local_addr().expect("address"))
+        .await
+        .expect("connect");
+    let (mut far, _) = listener.accept().await.expect("accept");
+    let started = Instant::now();
+    let read = tokio::spawn(async move {
+        for part in target.chunks_mut(256 << 10) {
+            far.read_exact(part).await.expect("read");
+        }
+        target
+    });
+    for part in source.chunks(1 << 20) {
+        near.write_all(part).await.expect("write");
+    }
+    let target = read.await.expect("reader");
+    (rate(started), target)
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let figures: Vec<u32> = std::env::args()
@@ -171,17 +230,28 @@ async fn main() {
             ("at once, single pages", PROMPT_TOKENS, 1),
         ];
         for (name, chunk, fragment) in cases {
-            let started = processor_seconds();
+            let cost = Cost::start();
             let mut rates = Vec::new();
             for _ in 0..rounds {
                 rates.push(sides.transfer(chunk, fragment).await);
             }
-            rates.sort_by(f64::total_cmp);
-            let gigabytes = (rounds * layout().page_bytes() * 128) as f64 / 1e9;
-            let processor = (processor_seconds() - started) / gigabytes;
-            let median = rates[rounds / 2];
-            println!("{transports:?} {name}: {median:.1} GB/s, {processor:.2} core-seconds per GB");
+            cost.report(&format!("{transports:?} {name}"), rates);
         }
     }
+    let (source, mut target) = (vec![1u8; payload_bytes()], vec![2u8; payload_bytes()]);
+    let cost = Cost::start();
+    cost.report(
+        "bare copy",
+        (0..rounds)
+            .map(|_| bare_copy(&source, &mut target))
+            .collect(),
+    );
+    let (cost, mut rates) = (Cost::start(), Vec::new());
+    for _ in 0..rounds {
+        let measured;
+        (measured, target) = bare_socket(&source, target).await;
+        rates.push(measured);
+    }
+    cost.report("bare tcp", rates);
     let _ = std::fs::remove_dir_all(&folder);
 }

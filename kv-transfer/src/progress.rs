@@ -7,9 +7,10 @@ use baton_kv_cache::PageIndex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Progress of the prompt's pages, advanced by the step thread and read by senders; lock-free and
-/// non-blocking. One per sequence, outlives attempts (a new grant starts from it).
+/// Progress of the prompt's pages, advanced by the step thread and read by senders; never waits for
+/// one. One per sequence, outlives attempts (a new grant starts from it).
 ///
+/// The figures are atomics. Only a wake touches more: the list of waiting senders, a few instructions.
 /// Waking a sender costs the step thread more than the figure itself, so senders are woken when
 /// enough pieces have gathered for a write of useful size, and at the end of every chunk's last layer.
 #[derive(Debug)]

@@ -8,13 +8,17 @@
 //! the body length): the bytes of its pieces. Frames of an attempt begin with its transfer id and
 //! attempt. This module must not know sockets, memory or what a frame means to an attempt.
 
+mod error;
 mod handshake;
+mod manifest;
 mod pages;
 mod wire;
 
 use baton_proto::ids::{Attempt, TransferId};
 
+pub use error::FrameError;
 pub use handshake::{Hello, Welcome, decode_hello};
+pub use manifest::{Commit, Manifest};
 pub use pages::{PageMark, PagesHead};
 use wire::{Reader, Writer};
 
@@ -37,55 +41,6 @@ const MAX_CONTROL_BYTES: usize = 64;
 const COMMIT_FIXED_BYTES: usize = KEY_BYTES + 8 + 8 + 32 + 4;
 const KEY_BYTES: usize = 20;
 
-/// Why bytes are not a frame.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
-    /// Another version of the protocol.
-    #[error("frame version {found}, expected {FRAME_VERSION}")]
-    Version {
-        /// Version found.
-        found: u8,
-    },
-    /// No such kind.
-    #[error("frame kind {0}")]
-    Kind(u8),
-    /// Reserved bits are set.
-    #[error("reserved field is {0}, expected 0")]
-    Reserved(u16),
-    /// Longer than its kind allows.
-    #[error("{kind} body of {bytes} bytes, limit {limit}")]
-    TooLong {
-        /// Kind of the frame.
-        kind: &'static str,
-        /// Its stated length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The body ends before its last field.
-    #[error("body ends {missing} bytes early")]
-    Truncated {
-        /// Bytes missing.
-        missing: usize,
-    },
-    /// The body goes on after its last field.
-    #[error("{0} bytes after the last field")]
-    Trailing(usize),
-    /// A field is out of range.
-    #[error("{what} is {value}, limit {limit}")]
-    Value {
-        /// Which field.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// A string is not UTF-8.
-    #[error("{0} is not UTF-8")]
-    Text(&'static str),
-}
-
 /// One attempt of one transfer, as every frame after the handshake names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptKey {
@@ -93,36 +48,6 @@ pub struct AttemptKey {
     pub transfer_id: TransferId,
     /// The attempt.
     pub attempt: Attempt,
-}
-
-/// What a sender is going to send; the first frame after the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Manifest {
-    /// Pages to come: the prompt's pages after the reused prefix.
-    pub pages: u32,
-    /// Leading pages that the receiver holds.
-    pub reused_pages: u32,
-    /// Layers of each page.
-    pub layers: u32,
-    /// Bytes of one (layer, page) piece.
-    pub piece_bytes: u32,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// Payload bytes in all.
-    pub bytes: u64,
-}
-
-/// The sender's last word: everything has been sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Commit {
-    /// Pieces sent.
-    pub pieces: u64,
-    /// Payload bytes sent.
-    pub bytes: u64,
-    /// Digest over all piece checksums.
-    pub digest: [u8; 32],
-    /// Opaque to the transfer.
-    pub payload: Vec<u8>,
 }
 
 /// One frame, without the payload of Pages.
@@ -372,53 +297,6 @@ impl AttemptKey {
         Ok(Self {
             transfer_id: TransferId(reader.array()?),
             attempt: Attempt(reader.u32()?),
-        })
-    }
-}
-
-impl Manifest {
-    fn encode(&self, out: &mut Writer) {
-        for value in [
-            self.pages,
-            self.reused_pages,
-            self.layers,
-            self.piece_bytes,
-            self.prompt_tokens,
-        ] {
-            out.u32(value);
-        }
-        out.u64(self.bytes);
-    }
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
-        Ok(Self {
-            pages: reader.u32()?,
-            reused_pages: reader.u32()?,
-            layers: reader.u32()?,
-            piece_bytes: reader.u32()?,
-            prompt_tokens: reader.u32()?,
-            bytes: reader.u64()?,
-        })
-    }
-}
-
-impl Commit {
-    fn encode(&self, out: &mut Writer) {
-        out.u64(self.pieces);
-        out.u64(self.bytes);
-        out.bytes(&self.digest);
-        out.u32(self.payload.len() as u32);
-        out.bytes(&self.payload);
-    }
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
-        let (pieces, bytes, digest) = (reader.u64()?, reader.u64()?, reader.array()?);
-        let payload = reader
-            .sized("commit payload", MAX_COMMIT_PAYLOAD_BYTES)?
-            .to_vec();
-        Ok(Self {
-            pieces,
-            bytes,
-            digest,
-            payload,
         })
     }
 }

@@ -9,18 +9,11 @@ use baton_kv_cache::KvLayout;
 use baton_proto::domain::{PageSlot, Transport};
 use baton_proto::ids::{Incarnation, TransferSecret};
 
+use super::ending::Ending;
 use super::pieces::Pieces;
-use crate::error::{CloseReason, Refusal, TransferError};
+use crate::error::{Refusal, TransferError};
 use crate::frame::{AttemptKey, Commit, Manifest, PagesHead};
 use crate::page_access::PieceRun;
-
-/// How an attempt ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Committed(Vec<u8>),
-    Revoked,
-    Failed(TransferError),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -366,26 +359,6 @@ impl ReceiveAttempt {
     fn close(&mut self, ending: Ending) {
         if !matches!(self.phase, Phase::Closed(_)) {
             self.phase = Phase::Closed(ending);
-        }
-    }
-}
-
-impl Ending {
-    /// As the wire says it.
-    pub(crate) fn reason(&self) -> CloseReason {
-        match self {
-            Self::Committed(_) => CloseReason::Committed,
-            Self::Revoked => CloseReason::Revoked,
-            Self::Failed(error) => match error {
-                TransferError::Revoked => CloseReason::Dropped,
-                TransferError::Expired { .. } => CloseReason::Expired,
-                TransferError::Checksum { .. } | TransferError::Digest => CloseReason::Corrupt,
-                TransferError::Gap { .. } => CloseReason::Gap,
-                TransferError::StalePage { .. } => CloseReason::StalePage,
-                TransferError::ConnectionLost { .. } => CloseReason::ConnectionLost,
-                TransferError::Shutdown => CloseReason::Shutdown,
-                _ => CloseReason::Violation,
-            },
         }
     }
 }

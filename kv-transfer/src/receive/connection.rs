@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::attempt::{Ending, ReceiveAttempt, Verdict};
+use super::attempt::{ReceiveAttempt, Verdict};
+use super::ending::Ending;
 use super::landing::{Landing, Step, verify_in_place};
 use super::open_attempt::OpenAttempt;
 use super::table::Table;

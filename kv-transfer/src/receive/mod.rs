@@ -3,6 +3,7 @@
 
 pub(crate) mod attempt;
 mod connection;
+pub(crate) mod ending;
 mod landing;
 mod listener;
 mod open_attempt;
@@ -22,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use attempt::Ending;
+use ending::Ending;
 use listener::Listener;
 use open_attempt::{OpenAttempt, Status};
 use table::Table;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::attempt::{Ending, ReceiveAttempt};
+use super::attempt::ReceiveAttempt;
+use super::ending::Ending;
 use super::table::Table;
 
 /// What waiters watch.

@@ -9,7 +9,8 @@ use baton_proto::domain::Transport;
 use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
 
 use super::Reservation;
-use super::attempt::{Ending, Peer, ReceiveAttempt};
+use super::attempt::{Peer, ReceiveAttempt};
+use super::ending::Ending;
 use super::open_attempt::{OpenAttempt, Status};
 use crate::counters::{Counters, add};
 use crate::error::{CloseReason, Refusal, TransferError};

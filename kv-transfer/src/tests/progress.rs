@@ -217,3 +217,40 @@ async fn senders_wake_for_useful_amounts_and_at_the_end_of_a_chunk() {
     progress.advance(0, 32);
     assert_eq!(progress.ready_pages(0), 4, "progress never goes back");
 }
+
+#[tokio::test]
+async fn the_overlap_figure_counts_what_left_before_finish() {
+    for choice in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let landed = receiving(layout(64), choice).await;
+        let sent = sending(layout(64), choice, 1000);
+        let pages: Vec<u32> = (0..63).collect();
+        let (grant, mut incoming) = landed.open(&pages, 0);
+        let progress = sent.progress(1000, &pages);
+        let outgoing = sent.sender.begin(grant, progress.clone());
+        let (mut tokens, mut ready) = (0, 0);
+        while tokens < 1000 {
+            // The step computes; what was ready before leaves meanwhile.
+            until("bytes leave", || landed.counter("bytes_received") == ready).await;
+            tokens = (tokens + 128).min(1000);
+            advance_all(&progress, &sent.layout, tokens);
+            ready = landed_bytes(&sent, tokens);
+        }
+        progress.finish();
+        let stats = within("commit", outgoing.commit(Vec::new()))
+            .await
+            .expect("commit");
+        committed(within("outcome", incoming.outcome()).await);
+        assert_eq!(stats.bytes, 63 * sent.layout.page_bytes() as u64);
+        // 896 tokens of 1,000 had left for certain.
+        assert!(
+            stats.bytes_before_finish >= landed_bytes(&sent, 896),
+            "{stats:?}"
+        );
+        assert!(stats.bytes_before_finish <= stats.bytes);
+    }
+}
+
+fn landed_bytes(sent: &SendingSide, tokens: u32) -> u64 {
+    let pages = if tokens == 1000 { 63 } else { tokens / 16 };
+    u64::from(pages) * sent.layout.page_bytes() as u64
+}

@@ -16,7 +16,8 @@ use super::support::layout;
 use crate::error::TransferError;
 use crate::frame::{AttemptKey, Frame};
 use crate::progress::PageProgress;
-use crate::receive::attempt::{Ending, Peer, ReceiveAttempt, Verdict};
+use crate::receive::attempt::{Peer, ReceiveAttempt, Verdict};
+use crate::receive::ending::Ending;
 use crate::send::attempt::{Action, SendAttempt};
 use crate::send::run::Run;
 
