@@ -26,6 +26,9 @@ use crate::{
 /// thread that lost its processor for a moment leaves the rest to the others.
 const TASKS_PER_THREAD: usize = 4;
 
+/// Outputs of a product that a task should have at least: kernels read ahead along them.
+const MIN_TASK_ROWS: usize = 128;
+
 /// One step's view of the engine.
 pub(super) struct CpuOperations<'a> {
     model: &'a CpuModel,
@@ -357,15 +360,24 @@ fn multiply_into(
     tokens: usize,
     out: OutputView<'_>,
 ) {
-    let rows = weights.rows();
-    let many = rows
-        .div_ceil(threads.count() * TASKS_PER_THREAD)
-        .next_multiple_of(ROW_TILE);
-    let tasks = if tokens == 0 { 0 } else { rows.div_ceil(many) };
+    if tokens == 0 {
+        return;
+    }
+    let tiles = weights.rows().div_ceil(ROW_TILE);
+    let tasks = product_tasks(threads.count(), weights.rows());
+    let boundary = |task: usize| weights.rows().min(tiles * task / tasks * ROW_TILE);
     threads.run(tasks, |_, task| {
-        let outputs = task * many..rows.min((task + 1) * many);
+        let outputs = boundary(task)..boundary(task + 1);
         // SAFETY: each task has its own outputs; the activations are not written now, and were
         // quantised for these weights by the operation before.
         unsafe { matmul(isa, weights, activations, tokens, outputs, out) };
     });
+}
+
+/// Tasks of a product of so many outputs: the same number for each thread, none too small.
+fn product_tasks(threads: usize, rows: usize) -> usize {
+    if threads == 1 {
+        return 1;
+    }
+    threads * (rows / (threads * MIN_TASK_ROWS)).clamp(1, TASKS_PER_THREAD)
 }
