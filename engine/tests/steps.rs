@@ -81,11 +81,7 @@ fn malformed_batches_are_refused_before_anything_is_written() {
         ("41 tokens", vec![good, slice(&ids[..38], 0, &b)]),
         (
             "3 logits rows",
-            vec![
-                good,
-                slice(&[1], 0, &five),
-                slice(&[1], 0, &six),
-            ],
+            vec![good, slice(&[1], 0, &five), slice(&[1], 0, &six)],
         ),
     ];
     let before = content(&*memory);
