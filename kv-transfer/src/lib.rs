@@ -3,8 +3,28 @@
 //! A decode worker's [`Receiver`] opens an attempt for pages it has reserved; the grant travels over
 //! the router to a prefill worker, whose [`Sender`] streams pages as [`PageProgress`] makes them ready.
 //! Both sides are a pure state machine per attempt (`receive/attempt.rs`, `send/attempt.rs`) driven by
-//! one task per data connection. Over tcp the receiver reads payload straight into the granted pages;
-//! over shm the sender writes them itself.
+//! one task per data connection.
+//!
+//! ```text
+//! sender                                        receiver
+//! Hello (id, attempt, secret, fingerprint) ──▶  refuse by name, or admit once
+//!                                          ◀──  Welcome (credit, pool; shm: the descriptor)
+//! Open (manifest) ─────────────────────────▶
+//! Pages (layer, run of slots, checksums) ──▶    slot and generation checked, then memory is touched
+//!                                          ◀──  Credit (bytes that are in their pages)
+//! KeepAlive (still computing) ─────────────▶    renews the lease; echoed
+//! Commit (count, digest) ──────────────────▶    verified, or the attempt fails
+//!                                          ◀──  CommitAck | Closed (reason) → RevokeAck
+//! ```
+//!
+//! - One connection per attempt: it ends with its attempt, and attempts cannot stall each other.
+//! - Over tcp the payload follows its head and is read straight into the granted pages; over shm the
+//!   sender has written the pages, and the frame says so. Checksums are computed where the bytes lie.
+//! - Copies run in the connection's task, in slices of at most 1 MiB (about 0.1 ms): a thread of its
+//!   own per copy would only add a hand-over, and tasks that share a runtime stay responsive.
+//! - Whoever touches a page holds a lock under which its attempt is open (the attempt's state at the
+//!   receiver, a gate at the sender), so that closing an attempt is all it takes to keep its late bytes
+//!   out. The exception is a sender that maps the receiver's pool: see `shm/mod.rs`.
 //!
 //! Knows pages as bytes under a layout. It must not know models, schedulers or the router.
 

@@ -105,6 +105,10 @@ impl Connection {
             if status.fenced && linger_until.is_none() {
                 linger_until = Some(Instant::now() + LINGER);
             }
+            // Asked here too: a peer that never stops talking would keep the timer from being heard.
+            if linger_until.is_some_and(|until| Instant::now() >= until) {
+                return;
+            }
             tokio::select! {
                 biased;
                 io = std::future::poll_fn(|cx| self.poll(cx)) => {

@@ -8,7 +8,7 @@ mod landing;
 mod listener;
 mod open_attempt;
 mod pieces;
-mod table;
+pub(crate) mod table;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -33,6 +33,9 @@ use crate::error::TransferError;
 use crate::identity::{Identity, TransportChoice};
 use crate::page_access::PageMemory;
 use crate::shm::SharedMemory;
+
+/// Longer leases are cut: local instants must not overflow, and a wait this long is none.
+const LONGEST_LEASE: Duration = Duration::from_hours(24);
 
 /// Settings of the receiving side.
 #[derive(Debug, Clone)]
@@ -98,14 +101,14 @@ impl Receiver {
         let table = Arc::new(Table::new(
             identity,
             memory,
-            options.lease,
+            options.lease.min(LONGEST_LEASE),
             options.credit_bytes,
             options.quarantine_cap_pages,
         ));
         let mut receiver = Self {
             table,
             endpoints: Vec::new(),
-            lease: options.lease,
+            lease: options.lease.min(LONGEST_LEASE),
             runtime: Handle::current(),
             listeners: Vec::new(),
             socket_path: None,
@@ -164,6 +167,11 @@ impl Receiver {
     /// Where peers connect, best first.
     pub fn endpoints(&self) -> &[TransferEndpoint] {
         &self.endpoints
+    }
+
+    #[cfg(test)]
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
     }
 
     /// Counters of this side.

@@ -38,6 +38,10 @@ use crate::progress::PageProgress;
 
 /// Writes smaller than this cost more than they move.
 const USEFUL_WRITE_BYTES: usize = 256 << 10;
+/// The lease comes from the grant; however short, it does not make this side do nothing else.
+const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(5);
+/// Local instants must not overflow.
+const LONGEST_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Settings of the sending side.
 #[derive(Debug, Clone, Copy)]
@@ -248,10 +252,11 @@ impl Task {
             return Err(TransferError::Incompatible { fields });
         }
         let piece_bytes = memory.layout().piece_bytes();
-        let shortest = grant.lease.min(self.progress_timeout);
+        let progress = self.progress_timeout.min(LONGEST_TIMEOUT);
+        let keep_alive = (grant.lease.min(progress) / 3).max(SHORTEST_KEEP_ALIVE);
         let pace = Pace {
-            keep_alive: shortest / 3,
-            progress: self.progress_timeout,
+            keep_alive,
+            progress,
         };
         let now = Instant::now().into_std();
         let mut attempt = SendAttempt::new(now, grant.clone(), &self.progress, piece_bytes, pace)?;

@@ -317,3 +317,22 @@ async fn grants_that_do_not_fit_are_refused_before_connecting() {
     assert_eq!(error.name(), "commit_payload");
     assert_eq!(landed.counter("failed_gap"), 0);
 }
+
+#[tokio::test]
+async fn a_grant_with_a_lease_of_nothing_does_not_spin() {
+    let landed = receiving(layout(8), TransportChoice::Tcp).await;
+    let sent = sending(layout(8), TransportChoice::Tcp, 1);
+    let (mut grant, mut incoming) = landed.open(&[1], 0);
+    grant.lease = Duration::ZERO;
+    let progress = sent.progress(16, &[0]);
+    let outgoing = sent.sender.begin(grant, progress.clone());
+    until("the sender is in", || {
+        counter(&sent.sender.counters().snapshot(), "opened") == 1
+    })
+    .await;
+    advance_all(&progress, &sent.layout, 16);
+    within("commit", outgoing.commit(Vec::new()))
+        .await
+        .expect("commit");
+    committed(within("outcome", incoming.outcome()).await);
+}

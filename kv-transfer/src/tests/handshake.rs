@@ -8,6 +8,7 @@ use super::support::*;
 use super::whole::BOTH;
 use crate::error::{CloseReason, Refusal, TransferError};
 use crate::frame::{Frame, Hello};
+use crate::receive::table::SocketFacts;
 use crate::{TransportChoice, host_id};
 
 async fn refused(
@@ -240,4 +241,27 @@ async fn a_refused_handshake_uses_nothing_up() {
         assert_eq!(raw.hear().await, Some(Frame::Refused(Refusal::Secret)));
         RawSender::admitted(&grant, transport, landed.layout.region_bytes()).await;
     }
+}
+
+#[tokio::test]
+async fn sec_02_another_user_is_refused_shm_by_the_kernels_word() {
+    let landed = receiving(layout(16), TransportChoice::Shm).await;
+    let (grant, _incoming) = landed.open(&[1], 0);
+    let words = hello(&grant, &host_id());
+    let now = std::time::Instant::now();
+    let stranger = SocketFacts {
+        transport: Transport::Shm,
+        same_user: false,
+    };
+    let table = landed.receiver.table();
+    assert_eq!(
+        table.admit(now, &words, stranger).expect_err("refused"),
+        Refusal::OtherUser
+    );
+    // The same words from the right user are still good: nothing was used up.
+    let friend = SocketFacts {
+        transport: Transport::Shm,
+        same_user: true,
+    };
+    assert!(table.admit(now, &words, friend).is_ok());
 }
