@@ -370,3 +370,59 @@ async fn frames_before_open_and_after_the_end_change_nothing() {
         TransferError::OutOfTurn("Pages")
     );
 }
+
+#[tokio::test]
+async fn xfr_02_frames_of_other_attempts_are_dropped_and_counted() {
+    for (_, transport) in BOTH {
+        let mut scene = scene(transport).await;
+        let run = scene.script.runs[0].clone();
+        let (mut other_id, mut other_attempt) = (run.head.clone(), run.head.clone());
+        other_id.key.transfer_id.0[15] ^= 1;
+        other_attempt.key.attempt.0 += 1;
+        for head in [other_id, other_attempt] {
+            let payload = match transport {
+                Transport::Tcp => vec![0xee; run.bytes[0].len()],
+                Transport::Shm => Vec::new(),
+            };
+            let words = [Frame::Pages(head).encode(payload.len()), payload].concat();
+            scene.raw.say_bytes(&words).await;
+        }
+        scene.say_all().await;
+        scene.commit().await;
+        committed(within("outcome", scene.incoming.outcome()).await);
+        assert_eq!(scene.landed.counter("frames_late"), 2);
+        assert_eq!(scene.landed.counter("pieces_duplicate"), 0);
+    }
+}
+
+#[tokio::test]
+async fn xfr_01_an_old_generation_touches_nothing() {
+    for (_, transport) in BOTH {
+        let mut scene = scene(transport).await;
+        let memory = scene.landed.memory.clone();
+        let bytes = scene.landed.layout.region_bytes();
+        let before = read(&*memory, 0, bytes);
+        let mut run = scene.script.runs[0].clone();
+        run.head.marks[0].generation -= 1;
+        let payload = if transport == Transport::Tcp {
+            run.bytes.concat()
+        } else {
+            Vec::new()
+        };
+        let words = [Frame::Pages(run.head).encode(payload.len()), payload].concat();
+        scene.raw.say_bytes(&words).await;
+        let error = scene.fails(CloseReason::StalePage).await;
+        assert!(
+            matches!(
+                error,
+                TransferError::StalePage {
+                    page: 4,
+                    generation: 10,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(before, read(&*memory, 0, bytes));
+    }
+}
