@@ -185,7 +185,7 @@ impl Commands {
                 self.open = false;
                 std::future::pending().await
             }
-            Err(_) => Err(LegError::Cancelled),
+            Err(status) => Err(LegError::inbound(&status)),
         }
     }
 

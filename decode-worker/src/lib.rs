@@ -4,6 +4,8 @@
 //! (reserved pages until they land or are fenced) → `commit` (what came with the pages) → `tokens`
 //! (the token stream). It knows prefill workers only through what arrives in its pages.
 
+#![forbid(unsafe_code)]
+
 mod commit;
 mod granted;
 mod leg;

@@ -99,7 +99,7 @@ impl<'a> HandOff<'a> {
                 message = inbound.message(), if reading => match message {
                     Ok(Some(message)) => self.on_message(message).await?,
                     Ok(None) => reading = false,
-                    Err(_) => return Err(LegError::Cancelled),
+                    Err(status) => return Err(LegError::inbound(&status)),
                 },
             }
         }

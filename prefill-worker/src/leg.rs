@@ -100,7 +100,7 @@ async fn first_token_only(
                     continue;
                 }
                 Ok(Some(_)) => return Err(LegError::Unexpected("no message after start")),
-                Err(_) => return Err(LegError::Cancelled),
+                Err(status) => return Err(LegError::inbound(&status)),
             },
         };
         match event {

@@ -3,6 +3,8 @@
 //! A request's way here: `service` (the RPC) → `leg` (checks, queue, events) → `hand_off` (grants,
 //! commit) → `transfer`. It knows decode workers only through grants.
 
+#![forbid(unsafe_code)]
+
 mod hand_off;
 mod leg;
 mod progress;

@@ -59,7 +59,7 @@ impl<T> Leg<T> {
             message = inbound.message() => match message {
                 Ok(Some(message)) => Ok(message),
                 Ok(None) => Err(LegError::Unexpected("a start message")),
-                Err(_) => Err(LegError::Cancelled),
+                Err(status) => Err(LegError::inbound(&status)),
             },
         }
     }

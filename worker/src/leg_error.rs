@@ -41,6 +41,14 @@ pub enum LegError {
     /// A message that does not convert.
     #[error("{0}")]
     Malformed(#[from] ConvertError),
+    /// A message that gRPC itself refuses: too long, compressed, not protobuf.
+    #[error("unreadable message: {message}")]
+    Unreadable {
+        /// What gRPC says.
+        code: Code,
+        /// In its words.
+        message: String,
+    },
     /// Another start of this process was meant.
     #[error("incarnation {asked} was asked for, this is {here}")]
     WrongIncarnation {
@@ -76,6 +84,21 @@ pub enum LegError {
 }
 
 impl LegError {
+    /// What the end of the inbound stream by an error means: the router has gone, or its message
+    /// could not be read.
+    pub fn inbound(status: &Status) -> Self {
+        match status.code() {
+            code @ (Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::InvalidArgument) => {
+                let message = status.message().to_owned();
+                Self::Unreadable { code, message }
+            }
+            _ => Self::Cancelled,
+        }
+    }
+
     /// Stable label.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -85,6 +108,7 @@ impl LegError {
             Self::NoStart(_) => "no_start",
             Self::Unexpected(_) => "unexpected_message",
             Self::Malformed(_) => "malformed",
+            Self::Unreadable { .. } => "unreadable",
             Self::WrongIncarnation { .. } => "wrong_incarnation",
             Self::FingerprintMismatch => "fingerprint_mismatch",
             Self::NoHandOff(_) => "no_hand_off",
@@ -114,6 +138,7 @@ impl LegError {
             }
             Self::WrongIncarnation { .. } | Self::FingerprintMismatch => Code::FailedPrecondition,
             Self::Transfer(_) | Self::Revoked | Self::BadCommit(_) => Code::Aborted,
+            Self::Unreadable { code, .. } => *code,
             Self::DeadlineExceeded => Code::DeadlineExceeded,
             Self::Cancelled => Code::Cancelled,
             Self::Sequence(error) => match error {

@@ -5,6 +5,8 @@
 //! It knows neither grants nor hand-offs: those are what makes a worker a prefill or a decode worker,
 //! and come in through [`Role`].
 
+#![forbid(unsafe_code)]
+
 mod door;
 mod equipment;
 mod error;

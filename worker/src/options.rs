@@ -171,3 +171,55 @@ fn range(option: &'static str, value: u64, low: u64, high: u64) -> Result<(), Wo
         allowed,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Spoil = fn(&mut WorkerOptions);
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_value_and_limits() {
+        let wrong: [(&str, Spoil); 13] = [
+            ("page-size is 0, must be 1 to 256", |o| o.page_size = 0),
+            ("page-size is 4294967295, must be 1 to 256", |o| {
+                o.page_size = u32::MAX;
+            }),
+            ("threads is 0, must be 1 to 1024", |o| o.threads = 0),
+            ("threads is 5000, must be 1 to 1024", |o| o.threads = 5000),
+            ("token-budget is 0, must be 1 to 65536", |o| {
+                o.token_budget = 0;
+            }),
+            ("max-chunk is 513, must be 1 to 512", |o| o.max_chunk = 513),
+            ("max-batch is 0, must be 1 to 512", |o| o.max_batch = 0),
+            ("max-queued is 0, must be 1 to 65536", |o| o.max_queued = 0),
+            ("pages is 0, must be 1 to 16777216", |o| {
+                o.pool = PoolSize::Pages(0);
+            }),
+            ("pages is 4294967295, must be 1 to 16777216", |o| {
+                o.pool = PoolSize::Pages(u32::MAX);
+            }),
+            ("memory is 0, must be 1 to 70368744177664", |o| {
+                o.pool = PoolSize::Bytes(0);
+            }),
+            ("transfer-lease-ms is 0, must be 10 to 600000", |o| {
+                o.transfer_lease = Duration::ZERO;
+            }),
+            (
+                "drain-limit-ms is 18446744073709551615, must be 0 to 3600000",
+                |o| {
+                    o.drain_limit = Duration::from_millis(u64::MAX);
+                },
+            ),
+        ];
+        let worker_id = WorkerId::new("w").expect("a valid name");
+        let options = WorkerOptions::new(PathBuf::new(), worker_id);
+        options.validate().expect("the defaults are in range");
+        for (message, spoil) in wrong {
+            let mut options = options.clone();
+            spoil(&mut options);
+            let error = options.validate().expect_err(message);
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

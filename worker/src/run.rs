@@ -132,7 +132,7 @@ impl BoundWorker {
             tokio::select! {
                 () = &mut shutdown => break Ok(()),
                 ended = &mut server => break Err(unexpected_end(ended)),
-                () = role.worker().step_loop_ended() => break Err(WorkerError::StepLoopEnded),
+                () = role.worker().steps().ended() => break Err(WorkerError::StepLoopEnded),
                 news = registration.next() => match news {
                     News::Placeable => {
                         health.set_ready(!role.worker().is_draining()).await;

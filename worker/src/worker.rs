@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_engine::{Batch, EngineError, Logits, StepEngine};
+use baton_engine::StepEngine;
 use baton_proto::SequenceLimits;
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
 use baton_scheduler::{SchedulerConfig, StepHandle};
 use tokio::sync::watch;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
@@ -32,7 +32,6 @@ pub struct Worker {
     draining: watch::Sender<bool>,
     legs: TaskTracker,
     ended: CancellationToken,
-    step_loop_ended: CancellationToken,
     legs_started: AtomicU64,
     legs_done: AtomicU64,
     failures: Mutex<BTreeMap<&'static str, u64>>,
@@ -73,11 +72,6 @@ impl Worker {
             write_deadline: options.write_deadline,
             max_pages_awaiting_grant: (layout.pages / 2).max(1),
         };
-        let step_loop_ended = CancellationToken::new();
-        let engine = Box::new(Watched {
-            engine,
-            _on_drop: step_loop_ended.clone().drop_guard(),
-        });
         let steps = baton_scheduler::spawn(engine, config).map_err(WorkerError::Scheduler)?;
         Ok(Arc::new(Self {
             info,
@@ -87,7 +81,6 @@ impl Worker {
             draining: watch::Sender::new(false),
             legs: TaskTracker::new(),
             ended: CancellationToken::new(),
-            step_loop_ended,
             legs_started: AtomicU64::new(0),
             legs_done: AtomicU64::new(0),
             failures: Mutex::default(),
@@ -169,11 +162,6 @@ impl Worker {
         self.ended.cancelled().await;
     }
 
-    /// Resolves when the step loop has ended although its handle lives: the engine failed.
-    pub(crate) async fn step_loop_ended(&self) {
-        self.step_loop_ended.cancelled().await;
-    }
-
     /// Accepts nothing new from now on.
     pub fn drain(&self) {
         if !self.draining.send_replace(true) {
@@ -223,29 +211,5 @@ impl Worker {
 
     fn failures(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An engine that tells when its step loop has dropped it, by panic too.
-struct Watched {
-    engine: Box<dyn StepEngine>,
-    _on_drop: DropGuard,
-}
-
-impl StepEngine for Watched {
-    fn vocabulary(&self) -> usize {
-        self.engine.vocabulary()
-    }
-
-    fn context_length(&self) -> u32 {
-        self.engine.context_length()
-    }
-
-    fn step(
-        &mut self,
-        batch: &Batch<'_>,
-        on_layer: &mut dyn FnMut(u32),
-    ) -> Result<Logits<'_>, EngineError> {
-        self.engine.step(batch, on_layer)
     }
 }

@@ -1,16 +1,19 @@
 //! Messages that no honest router sends: a typed refusal each, and the worker lives.
 
+use baton_cluster::http2;
 use baton_decode_worker::DecodeWorker;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::v1;
 use baton_proto::v1::decode_request::Message as DecodeMessage;
 use baton_proto::v1::prefill_request::Message as PrefillMessage;
+use prost::Message;
 use tonic::Code;
+use tonic::codegen::{Service as _, http};
 
 use crate::support::gate::Gate;
 use crate::support::node::{Node, Wish};
-use crate::support::prompt;
 use crate::support::router::{Ask, DecodeLeg, PrefillLeg, local, reason, split};
+use crate::support::{prompt, soon};
 
 async fn pair() -> (Node, Node) {
     let prefill = Node::start::<PrefillWorker>(Wish {
@@ -28,6 +31,7 @@ async fn pair() -> (Node, Node) {
 
 type Spoil = fn(&mut v1::SequenceSpec);
 type SpoilGrant = fn(&mut v1::Grant);
+type SpoilOptions = fn(&mut v1::SamplingOptions);
 
 const HOSTILE: [(&str, Spoil); 14] = [
     ("no prompt", |spec| spec.prompt_ids.clear()),
@@ -238,4 +242,196 @@ async fn what_can_never_fit_is_told_apart_from_what_does_not_fit_now() {
     drop(holder);
     decode.until_idle().await;
     assert_eq!(local(&decode, &other).await.unwrap().ids()[0].len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn smp_05_parameters_out_of_range_are_refused_by_workers_too() {
+    let (prefill, decode) = pair().await;
+    let ask = Ask::greedy(prompt(1, 20), 4);
+    let hostile: [(&str, SpoilOptions); 14] = [
+        ("temperature", |o| o.temperature = Some(-1.0)),
+        ("temperature", |o| o.temperature = Some(f32::INFINITY)),
+        ("top_p", |o| o.top_p = Some(0.0)),
+        ("top_p", |o| o.top_p = Some(1.5)),
+        ("min_p", |o| o.min_p = Some(2.0)),
+        ("presence_penalty", |o| o.presence_penalty = 2.5),
+        ("frequency_penalty", |o| o.frequency_penalty = f32::NAN),
+        ("repetition_penalty", |o| o.repetition_penalty = Some(0.0)),
+        ("logprobs", |o| o.logprobs = Some(21)),
+        ("min_tokens", |o| o.min_tokens = 5),
+        ("n", |o| o.n = Some(17)),
+        ("logit_bias", |o| o.logit_bias.extend([(1, 101.0)])),
+        ("logit_bias", |o| o.logit_bias.extend([(512, 1.0)])),
+        ("logit_bias", |o| {
+            o.logit_bias.extend((0..301).map(|id| (id, 1.0)));
+        }),
+    ];
+    for (field, spoil) in hostile {
+        let mut first = ask.prefill_start(&prefill, true);
+        let Some(PrefillMessage::Start(start)) = &mut first.message else {
+            panic!("a start message");
+        };
+        spoil(sampling(start.spec.as_mut().expect("a spec")));
+        let mut leg = PrefillLeg::open_raw(&prefill, first).await.unwrap();
+        let status = leg.next().await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status:?}");
+        assert!(
+            status.message().contains(field),
+            "{field}: {}",
+            status.message()
+        );
+
+        let mut first = ask.decode_start(&decode, true);
+        let Some(DecodeMessage::Start(start)) = &mut first.message else {
+            panic!("a start message");
+        };
+        spoil(sampling(start.spec.as_mut().expect("a spec")));
+        let mut leg = DecodeLeg::open_raw(&decode, first).await.unwrap();
+        let status = leg.next().await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status:?}");
+        assert!(
+            status.message().contains(field),
+            "{field}: {}",
+            status.message()
+        );
+    }
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn smp_13_a_prompt_beyond_the_context_disturbs_nobody() {
+    let (prefill, decode) = pair().await;
+    let short: Vec<Ask> = (0..3)
+        .map(|seed| Ask::greedy(prompt(seed, 30), 40))
+        .collect();
+    let mut expected = Vec::new();
+    for ask in &short {
+        expected.push(local(&decode, ask).await.unwrap().choices);
+    }
+    let long = Ask::greedy(vec![5; 2048], 4);
+    let running = futures::future::join_all(short.iter().map(|ask| split(&prefill, &decode, ask)));
+    let refused = async {
+        let mut refusals = Vec::new();
+        for _ in 0..10 {
+            refusals.push(split(&prefill, &decode, &long).await.unwrap_err());
+            refusals.push(local(&decode, &long).await.unwrap_err());
+        }
+        refusals
+    };
+    let (got, refused) = tokio::join!(running, refused);
+    for status in refused {
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(
+            status.message().contains("2048") && status.message().contains("2047"),
+            "{status:?}"
+        );
+    }
+    for (got, expected) in got.into_iter().zip(expected) {
+        assert_eq!(got.unwrap().choices, expected);
+    }
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+/// A message of exactly `bytes` bytes, padded in its request id.
+fn sized<M: Message>(bytes: usize, mut build: impl FnMut(String) -> M) -> M {
+    let overhead = build("x".repeat(bytes)).encoded_len() - bytes;
+    let message = build("x".repeat(bytes - overhead));
+    assert_eq!(message.encoded_len(), bytes);
+    message
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_21_messages_over_the_limit_get_a_status_and_the_connection_lives() {
+    let (prefill, decode) = pair().await;
+    let ask = Ask::greedy(prompt(1, 20), 4);
+    let limit = http2::MAX_MESSAGE_BYTES;
+    for (bytes, code, label) in [
+        (limit - 1, Code::InvalidArgument, "malformed"),
+        (limit, Code::InvalidArgument, "malformed"),
+        (limit + 1, Code::OutOfRange, "unreadable"),
+    ] {
+        let first = sized(bytes, |id| {
+            Ask { id, ..ask.clone() }.prefill_start(&prefill, true)
+        });
+        let mut leg = PrefillLeg::open_raw(&prefill, first).await.unwrap();
+        let status = leg.next().await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status).as_str()),
+            (code, label),
+            "{bytes} bytes"
+        );
+
+        let first = sized(bytes, |id| {
+            Ask { id, ..ask.clone() }.decode_start(&decode, true)
+        });
+        let mut leg = DecodeLeg::open_raw(&decode, first).await.unwrap();
+        let status = leg.next().await.unwrap_err();
+        assert_eq!(
+            (status.code(), reason(&status).as_str()),
+            (code, label),
+            "{bytes} bytes"
+        );
+
+        // A later message of a good leg, too.
+        let mut leg = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+        leg.scheduled().await.unwrap();
+        leg.raw(sized(bytes, |id| {
+            Ask { id, ..ask.clone() }.prefill_start(&prefill, true)
+        }));
+        let status = loop {
+            match leg.next().await {
+                Ok(event) => assert!(event.is_some(), "a silent end"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(
+            (status.code(), reason(&status).as_str()),
+            (code, label),
+            "{bytes} bytes"
+        );
+
+        prefill.until_idle().await;
+        decode.until_idle().await;
+        let got = split(&prefill, &decode, &ask).await.unwrap();
+        assert_eq!(got.ids()[0].len(), 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sec_01_compressed_messages_are_refused_unread() {
+    let (prefill, decode) = pair().await;
+    for (node, method) in [
+        (&prefill, "PrefillService/Prefill"),
+        (&decode, "DecodeService/Decode"),
+        (&prefill, "WorkerService/GetWorker"),
+        (&decode, "WorkerService/WatchLoad"),
+        (&decode, "WorkerService/DrainWorker"),
+    ] {
+        // Flag 1 (compressed), a length of 1 MiB, and what nobody will inflate.
+        let body = format!("\u{1}\0\u{10}\0\0{}", "z".repeat(1 << 20));
+        let request = http::Request::post(format!("/baton.v1.{method}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("grpc-encoding", "gzip")
+            .body(tonic::body::Body::new(body))
+            .unwrap();
+        let mut channel = node.channel.clone();
+        std::future::poll_fn(|cx| channel.poll_ready(cx))
+            .await
+            .unwrap();
+        let response = soon("an answer", channel.call(request)).await.unwrap();
+        let status = response
+            .headers()
+            .get("grpc-status")
+            .expect("an immediate status");
+        assert_eq!(status, "12", "{method} is not UNIMPLEMENTED");
+    }
+    let ask = Ask::greedy(prompt(1, 20), 4);
+    assert_eq!(
+        split(&prefill, &decode, &ask).await.unwrap().ids()[0].len(),
+        4
+    );
+    assert!(!decode.load().await.draining);
 }

@@ -273,3 +273,56 @@ async fn xfr_19_a_first_token_that_ends_revokes_the_grant() {
     prefill.until_idle().await;
     decode.until_idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sch_07_a_full_prefix_hit_computes_the_last_token_again() {
+    let alone = Node::start::<DecodeWorker>(Wish {
+        prefix_cache: false,
+        ..Wish::default()
+    })
+    .await;
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Tcp)).await;
+    let text = prompt(7, 48);
+    for tokens in [32, 16, 17, 31, 33, 48] {
+        let mut ask = Ask::greedy(text[..tokens].to_vec(), 5);
+        ask.params.logprobs = Some(3);
+        let expected = local(&alone, &ask).await.unwrap();
+        split(&prefill, &decode, &ask).await.unwrap();
+        let again = split(&prefill, &decode, &ask).await.unwrap();
+        assert_eq!(again.choices, expected.choices, "{tokens} tokens");
+        let cached = (tokens as u32 - 1) / 16 * 16;
+        assert_eq!(
+            again.scheduled.unwrap().cached_tokens,
+            cached,
+            "{tokens} tokens"
+        );
+        assert_eq!(
+            again.decode.unwrap().cached_tokens,
+            cached,
+            "{tokens} tokens"
+        );
+        let here = local(&decode, &ask).await.unwrap();
+        assert_eq!(here.choices, expected.choices, "{tokens} tokens");
+        assert_eq!(
+            here.decode.unwrap().cached_tokens,
+            cached,
+            "{tokens} tokens"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sch_08_log_probabilities_do_not_depend_on_prefix_hits() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Shm)).await;
+    let mut ask = Ask::greedy(prompt(8, 117), 10);
+    ask.params.logprobs = Some(20);
+    let first = split(&prefill, &decode, &ask).await.unwrap();
+    let second = split(&prefill, &decode, &ask).await.unwrap();
+    let here = local(&decode, &ask).await.unwrap();
+    assert_eq!(first.scheduled.unwrap().cached_tokens, 0);
+    assert_eq!(second.scheduled.unwrap().cached_tokens, 112);
+    assert_eq!(here.scheduled.unwrap().cached_tokens, 112);
+    assert!(first.choices[&0].iter().all(|seen| seen.1.is_some()));
+    assert_eq!(first.choices, second.choices);
+    assert_eq!(first.choices, here.choices);
+}

@@ -198,6 +198,35 @@ async fn k8s_01_past_the_drain_limit_the_rest_ends_with_an_explicit_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn str_05_a_generation_that_the_drain_cuts_does_not_look_finished() {
+    let drain_limit = Duration::from_millis(100);
+    let mut decode = Node::start::<DecodeWorker>(Wish {
+        drain_limit,
+        ..Wish::default()
+    })
+    .await;
+    let ask = Ask::greedy(prompt(1, 50), 1900);
+    let expected = local(&decode, &ask).await.unwrap();
+    let mut leg = DecodeLeg::open(&decode, &ask, true).await.unwrap();
+    let mut got = Got::default();
+    while got.choices.get(&0).is_none_or(|tokens| tokens.len() < 3) {
+        leg.step(&mut got).await.unwrap();
+    }
+    decode.gate.close();
+    decode.ask_to_end();
+    let status = leg.finish(&mut got).await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Unavailable, "drain_limit")
+    );
+    let tokens = &got.choices[&0];
+    assert!(tokens.len() < 1900 && tokens.iter().all(|seen| seen.2.is_none()));
+    assert_eq!(tokens[..], expected.choices[&0][..tokens.len()]);
+    drop(leg);
+    decode.ended().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn drain_worker_checks_the_incarnation_and_keeps_the_process() {
     let node = Node::start::<DecodeWorker>(Wish::default()).await;
     let mut client = node.client();

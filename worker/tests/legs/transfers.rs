@@ -2,19 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use baton_cluster::http2;
 use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_model_file::fixtures::TinyModel;
 use baton_prefill_worker::PrefillWorker;
-use baton_proto::domain::Grant;
+use baton_proto::domain::{Grant, PageSlot};
 use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
+use tokio::runtime::Runtime;
 use tonic::Code;
+use tonic::transport::Channel;
 
 use crate::support::gate::Gate;
 use crate::support::link::{Link, Weather};
 use crate::support::node::{Node, Wish};
 use crate::support::router::{Ask, DecodeLeg, Got, PrefillLeg, local, reason, split};
-use crate::support::{prompt, until};
+use crate::support::{prompt, soon, until};
 
 async fn pair(wish: Wish) -> (Node, Node) {
     let prefill = Node::start::<PrefillWorker>(Wish {
@@ -42,6 +45,7 @@ async fn xfr_01_a_bad_grant_fails_with_its_own_reason_and_the_next_one_works() {
     first.scheduled().await.unwrap();
 
     let mut attempt = 0;
+    // What prefill says of a spoiled grant, and the decode leg that stands behind it.
     let mut next = async |spoil: &dyn Fn(&mut Grant)| {
         attempt += 1;
         let ask = Ask {
@@ -54,35 +58,47 @@ async fn xfr_01_a_bad_grant_fails_with_its_own_reason_and_the_next_one_works() {
         first.grant(grant);
         let (failed, reason) = first.transfer_failed().await;
         assert_eq!(failed, Attempt(attempt));
-        drop(second);
-        reason.split(':').next().unwrap().to_owned()
+        (reason.split(':').next().unwrap().to_owned(), second)
     };
-    let reasons = [
-        next(&|grant| grant.transfer_id = TransferId([7; 16])).await,
-        next(&|grant| grant.incarnation = Incarnation(7)).await,
-        next(&|grant| grant.secret = TransferSecret([7; 32])).await,
-        next(&|grant| grant.slots.truncate(3)).await,
-        next(&|grant| grant.slots.iter_mut().for_each(|slot| slot.page += 1000)).await,
-        next(&|grant| grant.slots.iter_mut().for_each(|slot| slot.generation += 1)).await,
-        next(&|grant| grant.fingerprint.page_size = 32).await,
-        next(&|grant| grant.endpoints.clear()).await,
-    ];
-    println!("{reasons:?}");
+    // Grants that the receiver does not know, and those that prefill sees through by itself.
+    let unknown = next(&|grant| grant.transfer_id = TransferId([7; 16]))
+        .await
+        .0;
+    let incarnation = next(&|grant| grant.incarnation = Incarnation(7)).await.0;
+    let secret = next(&|grant| grant.secret = TransferSecret([7; 32]))
+        .await
+        .0;
     assert_eq!(
-        [&reasons[0], &reasons[1], &reasons[2]],
+        [&*unknown, &*incarnation, &*secret],
         ["refused_unknown", "refused_incarnation", "refused_secret"]
     );
     assert_eq!(
-        [&reasons[3], &reasons[6]],
-        ["wrong_pages", "fingerprint_mismatch"]
+        next(&|grant| grant.slots.truncate(3)).await.0,
+        "wrong_pages"
     );
-    assert_eq!(reasons[7], "no_endpoint");
-    for counter in ["refused_unknown", "refused_incarnation", "refused_secret"] {
-        assert_eq!(
-            decode.counter(&format!("kv_transfer_{counter}")).await,
-            1,
-            "{counter}"
-        );
+    let other_layout = next(&|grant| grant.fingerprint.page_size = 32).await.0;
+    assert_eq!(other_layout, "fingerprint_mismatch");
+    assert_eq!(
+        next(&|grant| grant.endpoints.clear()).await.0,
+        "no_endpoint"
+    );
+    // Pages that were not granted, or have changed hands since: both sides hear of it.
+    let strangers: [fn(&mut PageSlot); 2] = [|slot| slot.page += 1000, |slot| slot.generation += 1];
+    for stranger in strangers {
+        let (reason, mut second) = next(&|grant| grant.slots.iter_mut().for_each(stranger)).await;
+        assert_eq!(reason, "closed");
+        let status = second.finish(&mut Got::default()).await.unwrap_err();
+        assert_eq!(status.code(), Code::Aborted);
+        assert_eq!(crate::support::router::reason(&status), "stale_page");
+    }
+    for (counter, count) in [
+        ("refused_unknown", 1),
+        ("refused_incarnation", 1),
+        ("refused_secret", 1),
+        ("failed_stale_page", 2),
+    ] {
+        let counted = decode.counter(&format!("kv_transfer_{counter}")).await;
+        assert_eq!(counted, count, "{counter}");
     }
 
     let ask = Ask {
@@ -107,12 +123,9 @@ async fn xfr_01_a_bad_grant_fails_with_its_own_reason_and_the_next_one_works() {
     };
     let mut first = PrefillLeg::open(&prefill, &again, true).await.unwrap();
     first.scheduled().await.unwrap();
-    first.grant(Grant {
-        attempt: Attempt(10),
-        ..grant
-    });
+    first.grant(grant);
     let (_, reason) = first.transfer_failed().await;
-    assert!(reason.starts_with("refused_"), "{reason}");
+    assert!(reason.starts_with("refused_closed"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -251,6 +264,31 @@ async fn xfr_05_a_refusing_decode_worker_costs_prefill_nothing() {
     first.finish(&mut got).await.unwrap();
     second.finish(&mut got).await.unwrap();
     assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
+
+    // A decode worker that drains, or finds the request bad, is no different.
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    let bad = Ask {
+        id: "x".repeat(1000),
+        ..ask.clone()
+    };
+    let status = local(&decode, &bad).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let incarnation = decode.info().incarnation.0;
+    let drain = baton_proto::v1::DrainWorkerRequest { incarnation };
+    decode.client().drain_worker(drain).await.unwrap();
+    let mut refused = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    let status = refused.granted().await.unwrap_err();
+    assert_eq!(
+        (status.code(), reason(&status).as_str()),
+        (Code::Unavailable, "draining")
+    );
+    assert!(
+        prefill.load().await.pages.live > 0,
+        "the prompt waits for another decode worker"
+    );
+    drop(first);
+    prefill.until_idle().await;
 
     // The router gives up between the legs: prefill's pages are back at once.
     let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
@@ -547,4 +585,150 @@ async fn xfr_24_a_dying_peer_harms_only_its_own_requests() {
             assert_eq!(got.ids(), local(&decode, &ask).await.unwrap().ids());
         }
     }
+}
+
+/// Legs that a router of its own holds: a prefill leg without grant, a decode leg without pages.
+async fn hold_legs(prefill: &Node, decode: &Node, channels: [Channel; 2], runtime: &Runtime) {
+    let ask = Ask::greedy(prompt(5, 100), 6);
+    let [to_prefill, to_decode] = channels;
+    let (start, reserve) = (
+        ask.prefill_start(prefill, true),
+        ask.decode_start(decode, false),
+    );
+    let (tell, held) = tokio::sync::oneshot::channel();
+    runtime.spawn(async move {
+        let mut first = PrefillLeg::open_over(to_prefill, start)
+            .await
+            .expect("a prefill leg");
+        let mut second = DecodeLeg::open_over(to_decode, reserve)
+            .await
+            .expect("a decode leg");
+        first.scheduled().await.expect("a scheduled prompt");
+        second.granted().await.expect("a grant");
+        let _ = tell.send(());
+        std::future::pending::<()>().await;
+        drop((first, second));
+    });
+    soon("the router's legs", held).await.expect("both legs");
+    assert!(prefill.load().await.pages.live > 0);
+    assert!(decode.load().await.pages.granted > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_05_a_router_that_dies_between_the_legs_leaves_nothing() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Tcp)).await;
+    let runtime = Runtime::new().unwrap();
+    let channels = {
+        let _inside = runtime.enter();
+        [&prefill, &decode].map(|node| http2::channel(&node.address.to_string()).unwrap())
+    };
+    hold_legs(&prefill, &decode, channels, &runtime).await;
+    let started = Instant::now();
+    runtime.shutdown_background();
+    prefill.until_idle().await;
+    decode.until_idle().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_05_a_router_that_falls_silent_between_the_legs_leaves_nothing() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Tcp)).await;
+    let runtime = Runtime::new().unwrap();
+    let to_prefill = Link::to(prefill.address.to_string(), Weather::Clear).await;
+    let to_decode = Link::to(decode.address.to_string(), Weather::Clear).await;
+    let channels = {
+        let _inside = runtime.enter();
+        [&to_prefill, &to_decode].map(|link| http2::channel(link.address()).unwrap())
+    };
+    hold_legs(&prefill, &decode, channels, &runtime).await;
+    let started = Instant::now();
+    to_prefill.set(Weather::Frozen);
+    to_decode.set(Weather::Frozen);
+    prefill.until_idle().await;
+    decode.until_idle().await;
+    // A ping's interval and its time limit, and some room.
+    let elapsed = started.elapsed();
+    assert!(
+        elapsed < http2::PING_INTERVAL + 2 * http2::PING_TIMEOUT,
+        "{elapsed:?}"
+    );
+    runtime.shutdown_background();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_23_equal_prompts_at_the_same_time_do_not_disturb_each_other() {
+    let (prefill, decode) = pair(Wish {
+        pages: 300,
+        ..Wish::over(TransportChoice::Shm)
+    })
+    .await;
+    let alone = Node::start::<DecodeWorker>(Wish {
+        prefix_cache: false,
+        ..Wish::default()
+    })
+    .await;
+    let ask = |seed: u64, prompt_seed: u64| {
+        let mut ask = Ask::greedy(prompt(prompt_seed, 70), 12);
+        ask.params.choices = 2;
+        ask.params.temperature = 6.0;
+        ask.params.seed = seed;
+        ask
+    };
+    let asks = [ask(1, 1), ask(2, 2), ask(3, 1)];
+    let mut long = ask(4, 1);
+    long.prompt = vec![5; 3000];
+    let refused = split(&prefill, &decode, &long);
+    let got = futures::future::join_all(asks.iter().map(|ask| split(&prefill, &decode, ask)));
+    let (refused, got) = tokio::join!(refused, got);
+    assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+    for (ask, got) in asks.iter().zip(got) {
+        let (got, expected) = (got.unwrap(), local(&alone, ask).await.unwrap());
+        assert_eq!(got.choices.keys().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(got.choices, expected.choices);
+    }
+    prefill.until_idle().await;
+    decode.until_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sec_02_a_grant_for_a_strange_host_fails_and_costs_only_itself() {
+    let (prefill, decode) = pair(Wish::over(TransportChoice::Tcp)).await;
+    let ask = Ask::greedy(prompt(2, 100), 6);
+    let mut first = PrefillLeg::open(&prefill, &ask, true).await.unwrap();
+    first.scheduled().await.unwrap();
+    let strange = ["0.0.0.0:1", "224.0.0.1:7000", "127.0.0.1:0", "[::]:7"];
+    for (attempt, address) in (1..).zip(strange) {
+        let ask = Ask {
+            attempt,
+            ..ask.clone()
+        };
+        let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+        let mut grant = second.granted().await.unwrap();
+        grant.endpoints[0].address = address.to_owned();
+        let started = Instant::now();
+        first.grant(grant);
+        let (failed, reason) = first.transfer_failed().await;
+        println!("{address}: {reason}");
+        assert_eq!(failed, Attempt(attempt));
+        // No more than the time to connect.
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{address}: {:?}",
+            started.elapsed()
+        );
+    }
+    let ask = Ask { attempt: 9, ..ask };
+    let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
+    first.grant(second.granted().await.unwrap());
+    let mut got = Got::default();
+    first.finish(&mut got).await.unwrap();
+    let mut late = Got::default();
+    second.finish(&mut late).await.unwrap();
+    assert_eq!(late.ids(), local(&decode, &ask).await.unwrap().ids());
+    prefill.until_idle().await;
+    decode.until_idle().await;
 }

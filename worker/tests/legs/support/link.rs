@@ -66,6 +66,11 @@ impl Link {
         link
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(crate) fn set(&self, weather: Weather) {
         self.weather.send_replace(weather);
     }

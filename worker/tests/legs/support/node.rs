@@ -257,10 +257,11 @@ impl Node {
     }
 
     fn stop(&mut self) {
-        self.gate.let_all();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+        // A step thread that waits at the gate can end now.
+        self.gate.let_all();
     }
 }
 

@@ -15,6 +15,7 @@ use baton_proto::v1::prefill_service_client::PrefillServiceClient;
 use baton_sampling::{SamplingParams, TokenLogprobs};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::node::Node;
@@ -49,6 +50,22 @@ impl Ask {
             attempt: 1,
             completions: Vec::new(),
         }
+    }
+
+    /// The first message of a prefill leg.
+    pub(crate) fn prefill_start(&self, node: &Node, hand_off: bool) -> v1::PrefillRequest {
+        let spec = Box::new(self.spec(node));
+        PrefillCommand::Start { spec, hand_off }.into()
+    }
+
+    /// The first message of a decode leg.
+    pub(crate) fn decode_start(&self, node: &Node, local_prefill: bool) -> v1::DecodeRequest {
+        let spec = Box::new(self.spec(node));
+        DecodeCommand::Start {
+            spec,
+            local_prefill,
+        }
+        .into()
     }
 
     pub(crate) fn spec(&self, node: &Node) -> SequenceSpec {
@@ -106,17 +123,21 @@ pub(crate) struct PrefillLeg {
 
 impl PrefillLeg {
     pub(crate) async fn open(node: &Node, ask: &Ask, hand_off: bool) -> Result<Self, Status> {
-        let start = PrefillCommand::Start {
-            spec: Box::new(ask.spec(node)),
-            hand_off,
-        };
-        Self::open_raw(node, start.into()).await
+        Self::open_raw(node, ask.prefill_start(node, hand_off)).await
     }
 
     pub(crate) async fn open_raw(node: &Node, first: v1::PrefillRequest) -> Result<Self, Status> {
+        Self::open_over(node.channel.clone(), first).await
+    }
+
+    /// Over a connection of the caller's.
+    pub(crate) async fn open_over(
+        channel: Channel,
+        first: v1::PrefillRequest,
+    ) -> Result<Self, Status> {
         let (sender, receiver) = mpsc::channel(8);
         sender.try_send(first).expect("room for the first message");
-        let mut client = PrefillServiceClient::new(node.channel.clone());
+        let mut client = PrefillServiceClient::new(channel);
         let opened = client.prefill(ReceiverStream::new(receiver));
         let events = soon("an open prefill leg", opened).await?.into_inner();
         Ok(Self { sender, events })
@@ -184,17 +205,21 @@ pub(crate) struct DecodeLeg {
 
 impl DecodeLeg {
     pub(crate) async fn open(node: &Node, ask: &Ask, local_prefill: bool) -> Result<Self, Status> {
-        let start = DecodeCommand::Start {
-            spec: Box::new(ask.spec(node)),
-            local_prefill,
-        };
-        Self::open_raw(node, start.into()).await
+        Self::open_raw(node, ask.decode_start(node, local_prefill)).await
     }
 
     pub(crate) async fn open_raw(node: &Node, first: v1::DecodeRequest) -> Result<Self, Status> {
+        Self::open_over(node.channel.clone(), first).await
+    }
+
+    /// Over a connection of the caller's.
+    pub(crate) async fn open_over(
+        channel: Channel,
+        first: v1::DecodeRequest,
+    ) -> Result<Self, Status> {
         let (sender, receiver) = mpsc::channel(32);
         sender.try_send(first).expect("room for the first message");
-        let mut client = DecodeServiceClient::new(node.channel.clone());
+        let mut client = DecodeServiceClient::new(channel);
         let opened = client.decode(ReceiverStream::new(receiver));
         let events = soon("an open decode leg", opened).await?.into_inner();
         Ok(Self { sender, events })
