@@ -68,13 +68,20 @@ impl ReadBuffer {
         cx: &mut Context<'_>,
         place: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        /// Room for the next heads, little enough that payload hardly ever takes the detour.
+        /// Behind much payload, room for the next heads: hardly any payload takes the detour.
         const AHEAD_BYTES: usize = 2048;
+        /// Behind little, the whole buffer: copying twice costs less than reading often.
+        const LITTLE_BYTES: usize = 32 << 10;
+        let ahead = if place.len() < LITTLE_BYTES {
+            USUAL_BYTES
+        } else {
+            AHEAD_BYTES
+        };
         debug_assert!(self.filled().is_empty() && !place.is_empty());
         let length = place.len();
         let mut buffers = [
             IoSliceMut::new(place),
-            IoSliceMut::new(&mut self.bytes[..AHEAD_BYTES]),
+            IoSliceMut::new(&mut self.bytes[..ahead]),
         ];
         let read = ready!(socket.poll_read(cx, &mut buffers))?;
         (self.start, self.end) = (0, read.saturating_sub(length));
