@@ -120,23 +120,22 @@ fn xfr_15_a_sender_speaks_while_it_computes_and_listens() {
 
 #[tokio::test]
 async fn xfr_15_queueing_longer_than_the_lease_loses_nothing() {
-    for choice in [TransportChoice::Tcp, TransportChoice::Shm] {
-        let landed = receiving_with(layout(8), choice, 100, |options| {
-            options.lease = Duration::from_millis(150);
-        })
-        .await;
+    let queue = |choice| async move {
+        let lease = Duration::from_millis(600);
+        let landed = receiving_with(layout(8), choice, 100, |options| options.lease = lease).await;
         let sent = sending(layout(8), choice, 15);
         let (grant, mut incoming) = landed.open(&[1, 2], 0);
         let progress = sent.progress(32, &[0, 1]);
         let outgoing = sent.sender.begin(grant, progress.clone());
         // Three leases of computing before the first page: the case itself is about time.
-        tokio::time::sleep(Duration::from_millis(450)).await;
+        tokio::time::sleep(3 * lease).await;
         advance_all(&progress, &sent.layout, 32);
         within("commit", outgoing.commit(Vec::new()))
             .await
             .expect("commit");
         committed(within("outcome", incoming.outcome()).await);
-    }
+    };
+    tokio::join!(queue(TransportChoice::Tcp), queue(TransportChoice::Shm));
 }
 
 /// A link that passes so many bytes per millisecond from client to server, and stops after `most`.
@@ -175,19 +174,19 @@ async fn xfr_16_a_slow_link_of_three_leases_is_carried_by_progress() {
     let pages: Vec<u32> = (0..200).collect();
     let big = layout(200);
     let landed = receiving_with(big, TransportChoice::Tcp, 100, |options| {
-        options.lease = Duration::from_millis(200);
+        options.lease = Duration::from_millis(800);
         options.credit_bytes = 1 << 20;
     })
     .await;
     let options = crate::SenderOptions {
-        progress_timeout: Duration::from_millis(400),
+        progress_timeout: Duration::from_millis(1600),
         ..sender_options(TransportChoice::Tcp)
     };
     let sent = sending_with(big, 16, options, |_| {});
     let (mut grant, mut incoming) = landed.open(&pages, 0);
-    // 600 KiB at 1 KiB per ms or less.
+    // 600 KiB at 256 bytes per ms or less.
     grant.endpoints[0].address =
-        slow_link(grant.endpoints[0].address.clone(), 1024, usize::MAX).await;
+        slow_link(grant.endpoints[0].address.clone(), 256, usize::MAX).await;
     let progress = sent.progress(3200, &pages);
     advance_all(&progress, &sent.layout, 3200);
     let started = Instant::now();
@@ -198,7 +197,7 @@ async fn xfr_16_a_slow_link_of_three_leases_is_carried_by_progress() {
     .await
     .expect("commit");
     assert!(
-        started.elapsed() > Duration::from_millis(600),
+        started.elapsed() > Duration::from_millis(2400),
         "the link was slow"
     );
     committed(within("outcome", incoming.outcome()).await);
