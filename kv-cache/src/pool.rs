@@ -81,6 +81,12 @@ impl PagePool {
         self.lock().evicted
     }
 
+    /// Pages put into the prefix index since the start. As long as it stays the same, no prompt has a
+    /// longer prefix here than before.
+    pub fn indexed(&self) -> u64 {
+        self.lock().indexed()
+    }
+
     /// Generation of a slot.
     pub fn generation(&self, page: PageIndex) -> Generation {
         self.lock().generation(page)

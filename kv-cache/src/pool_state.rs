@@ -54,6 +54,10 @@ impl PoolState {
         }
     }
 
+    pub(crate) fn indexed(&self) -> u64 {
+        self.index.inserted()
+    }
+
     pub(crate) fn generation(&self, page: PageIndex) -> Generation {
         Generation(self.slots[page.0 as usize].generation)
     }

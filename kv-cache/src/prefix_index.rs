@@ -62,6 +62,11 @@ impl PrefixIndex {
         }
     }
 
+    /// Entries added since the start.
+    pub(crate) fn inserted(&self) -> u64 {
+        self.next_serial
+    }
+
     pub(crate) fn contains(&self, page: PageIndex) -> bool {
         self.entry(page).is_some()
     }

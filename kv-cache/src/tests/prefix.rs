@@ -193,3 +193,18 @@ fn generations_rise_when_a_slot_changes_hands() {
     assert_eq!(first.0, second.0);
     assert!(second.1 > first.1);
 }
+
+#[test]
+fn only_new_entries_count_as_indexed() {
+    let pool = pool(8);
+    let domain = domain(1, b"");
+    let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
+    let first = cache(&pool, &domain, &tokens);
+    assert_eq!(pool.indexed(), 2);
+    let again = cache(&pool, &domain, &tokens);
+    assert_eq!(pool.indexed(), 2, "the same content is there");
+    assert_eq!(hits(&pool, &domain, &tokens), 2);
+    drop((first, again));
+    pool.table(Hold::Sequence).grow(8).expect("evicts");
+    assert_eq!((pool.indexed(), pool.evicted()), (2, 2), "a total");
+}
