@@ -10,7 +10,7 @@ use baton_kv_cache::{Hold, PageTable, PrefixCursor};
 use crate::group::Group;
 use crate::plan::Plan;
 use crate::progress::ProgressFactory;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Blocked, Scheduler};
 use crate::sequence::{Lane, Phase, Progress, Told};
 use crate::{AfterPrompt, ReservedPages, SequenceError, SequenceEvent, SequenceId, SequenceSpec};
 
@@ -131,15 +131,19 @@ impl Scheduler {
         let margin = self.margin(id);
         let available = self.pool.ledger().available().saturating_sub(margin);
         // Looking up a long prompt in every step for nothing would cost the others time.
-        if self
-            .blocked
-            .is_some_and(|(head, least)| head == id && available <= least)
-        {
+        let indexed = self.pool.indexed();
+        if self.blocked.is_some_and(|blocked| {
+            blocked.head == id && available <= blocked.available && indexed == blocked.indexed
+        }) {
             return None;
         }
         self.groups.get_mut(&id)?.define_trunk();
         let found = self.find_prefix(self.groups.get(&id)?, Hold::Sequence, margin);
-        self.blocked = found.is_err().then_some((id, available));
+        self.blocked = found.is_err().then_some(Blocked {
+            head: id,
+            available,
+            indexed,
+        });
         Some((id, found.ok()?))
     }
 
@@ -166,16 +170,21 @@ impl Scheduler {
         }
     }
 
-    /// Pages to leave free for the growth of others: the configured share, and one for each choice that
-    /// runs. Nothing if nobody else holds pages, so that whatever can ever fit starts some time.
+    /// Pages to leave to others: the configured share, and at least one for each choice that runs and
+    /// those for the tokens that it has already. Nothing if nobody else holds pages, so that whatever can
+    /// ever fit starts some time.
     fn margin(&self, id: SequenceId) -> u32 {
         let holds = |group: &Group| group.id != id && !group.tables().is_empty();
         if !self.groups.values().any(holds) {
             return 0;
         }
-        self.config
-            .headroom_pages()
-            .max(self.claimed_choices() as u32)
+        let owed = |group: &Group| {
+            let missing = group.pages_missing(self.config.page_size);
+            missing.max(group.alive().count() as u32)
+        };
+        let claiming = self.groups.values().filter(|group| group.claims_choices());
+        let owed = claiming.map(owed).fold(0, u32::saturating_add);
+        self.config.headroom_pages().max(owed)
     }
 
     /// Finds the prefix, if the rest can be had with `margin` pages left available.

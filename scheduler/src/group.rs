@@ -1,6 +1,7 @@
 //! One request at this worker: its choices, its trunk, the pages that it needs. It must not know of
 //! other requests or of the step loop.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -183,6 +184,20 @@ impl Group {
         }
     }
 
+    /// Pages for the tokens so far that the group does not hold yet: the tails of several choices come
+    /// after the trunk.
+    pub(crate) fn pages_missing(&self, page_size: u32) -> u32 {
+        let held = match self.tables()[..] {
+            [] => 0,
+            [only] => only.len(),
+            ref several => {
+                let pages = several.iter().flat_map(|table| table.pages());
+                pages.collect::<HashSet<_>>().len() as u32
+            }
+        };
+        self.pages_now(page_size).saturating_sub(held)
+    }
+
     fn pages(&self, page_size: u32, completion: impl Fn(u32) -> u32) -> u32 {
         let prompt = self.prompt_len();
         let alive: Vec<u32> = self
@@ -222,6 +237,15 @@ impl Group {
             Phase::Reserved { table, .. }
             | Phase::Quarantined { _table: table }
             | Phase::Parked { table, .. } => vec![table],
+        }
+    }
+
+    /// Whether its choices run here or will.
+    pub(crate) fn claims_choices(&self) -> bool {
+        match self.phase {
+            Phase::Prompt(_) => self.after == AfterPrompt::Decode,
+            Phase::Running | Phase::Reserved { .. } => true,
+            Phase::Queued | Phase::Quarantined { .. } | Phase::Parked { .. } => false,
         }
     }
 

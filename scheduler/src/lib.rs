@@ -7,6 +7,8 @@
 //! chunks → first tokens, `PromptDone` → decode rows, or pinned for the hand-off; and on a decode
 //! worker [`StepHandle::reserve`] → granted → [`StepHandle::land`] → decode rows.
 
+#![forbid(unsafe_code)]
+
 mod admission;
 mod config;
 mod error;

@@ -204,7 +204,7 @@ impl Scheduler {
         self.plan_lane(plan, room, id, choice, most);
     }
 
-    /// Adds up to `most` tokens of a lane, if its pages can be had.
+    /// Adds up to `most` tokens of a lane, as many as pages can be had for.
     fn plan_lane(
         &mut self,
         plan: &mut Plan,
@@ -216,16 +216,17 @@ impl Scheduler {
         if !room.is_left() {
             return false;
         }
-        let Some((from, len)) = self
+        let Some((from, mut len)) = self
             .groups
             .get(&id)
             .and_then(|group| extent(group, choice, most))
         else {
             return false;
         };
-        if let Some(at) = choice
-            && !self.secure_pages(plan, id, at, from, len)
-        {
+        if let Some(at) = choice {
+            len = self.secure_pages(plan, id, at, from, len);
+        }
+        if len == 0 {
             return false;
         }
         let Some(group) = self.groups.get_mut(&id) else {

@@ -14,7 +14,7 @@ use crate::load::{LoadSnapshot, StepTimes};
 use crate::plan::{Plan, PlannedSlice};
 use crate::progress::LayerProgress;
 use crate::sequence::{Phase, Progress};
-use crate::{AfterPrompt, SchedulerConfig, SequenceError, SequenceEvent, SequenceId};
+use crate::{SchedulerConfig, SequenceError, SequenceEvent, SequenceId};
 
 /// What the model can do.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +34,16 @@ pub(crate) struct Counters {
     pub(crate) prefix_hit_tokens: u64,
 }
 
+/// The head of the queue did not fit; looking again is worth while once one of these is better.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Blocked {
+    pub(crate) head: SequenceId,
+    /// The pages that were too few.
+    pub(crate) available: u32,
+    /// Pages in the prefix index by then ([`PagePool::indexed`]): more may be a longer prefix hit.
+    pub(crate) indexed: u64,
+}
+
 /// Owner of every sequence and page of a worker.
 pub(crate) struct Scheduler {
     pub(crate) config: SchedulerConfig,
@@ -49,8 +59,7 @@ pub(crate) struct Scheduler {
     pub(crate) step: u64,
     /// The last step had a chunk.
     pub(crate) chunks_ran: bool,
-    /// Head of the queue that did not fit, and the pages that were too few for it.
-    pub(crate) blocked: Option<(SequenceId, u32)>,
+    pub(crate) blocked: Option<Blocked>,
     pub(crate) draining: bool,
     pub(crate) counters: Counters,
     step_times: StepTimes,
@@ -148,12 +157,7 @@ impl Scheduler {
 
     /// Choices that run or will land here.
     pub(crate) fn claimed_choices(&self) -> usize {
-        let claims = |group: &&Group| match group.phase {
-            Phase::Prompt(_) => group.after == AfterPrompt::Decode,
-            Phase::Running | Phase::Reserved { .. } => true,
-            Phase::Queued | Phase::Quarantined { .. } | Phase::Parked { .. } => false,
-        };
-        let claimed = self.groups.values().filter(claims);
+        let claimed = self.groups.values().filter(|group| group.claims_choices());
         claimed.map(|group| group.alive().count()).sum()
     }
 }

@@ -8,4 +8,5 @@ mod lifecycle;
 mod oracle;
 mod random;
 mod rig;
+mod shortage;
 mod step_loop;

@@ -136,6 +136,8 @@ impl Scheduler {
         };
         choice.ended = true;
         choice.lane = None;
+        // If it waits, it needs fewer pages now.
+        self.blocked = None;
         if group.alive().next().is_none() && group.is_pinned() {
             // Nothing is left to compute; the pages wait for the end of the transfer.
             if group.after == AfterPrompt::Decode && !group.is_closed() {

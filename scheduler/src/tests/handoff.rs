@@ -88,21 +88,11 @@ fn xfr_13_every_pair_of_prompt_length_and_chunk_size() {
 fn sch_07_a_full_prefix_hit_leaves_the_last_token_to_compute() {
     let text = prompt(3, 48);
     let mut rig = Rig::new(config(64, 16));
-    let mut prefill = Rig::new(config(64, 16));
-    let mut decode = Rig::new(config(64, 16));
     for length in [32, 32, 16, 17, 31, 33, 48, 48, 32, 1] {
         let text = &text[..length];
         let id = rig.submit(text, params(5));
         rig.run_to_end();
         rig.assert_exact(id, text, &params(5));
-        let spec = spec(prefill.now, text, params(5));
-        let (completions, id, landed) = split(&mut prefill, &mut decode, &spec);
-        assert_eq!(completions, expected(text, &params(5), 5, &[]));
-        assert!(decode.heard[&landed].done.is_some());
-        // The longest prompt that was there before is always at least as long from 48 on.
-        let cached = prefill.heard[&id].cached_tokens.expect("scheduled");
-        assert_eq!(cached % 16, 0);
-        assert!((cached as usize) < length);
     }
     for length in [16, 17, 31, 32, 33, 48] {
         let id = rig.submit(&text[..length], params(1));
@@ -115,6 +105,39 @@ fn sch_07_a_full_prefix_hit_leaves_the_last_token_to_compute() {
         );
     }
     assert!(rig.scheduler.counters.prefix_hit_tokens > 0);
+}
+
+#[test]
+fn sch_07_the_same_over_the_hand_off() {
+    let text = prompt(3, 48);
+    let mut prefill = Rig::new(config(64, 16));
+    let mut decode = Rig::new(config(64, 16));
+    // Lengths, and the longest full pages of the text that were handed over before.
+    for (length, held) in [
+        (32, 0),
+        (32, 2),
+        (48, 2),
+        (16, 3),
+        (17, 3),
+        (31, 3),
+        (32, 3),
+        (33, 3),
+        (48, 3),
+    ] {
+        let text = &text[..length];
+        let spec = spec(prefill.now, text, params(5));
+        let reused = |rig: &Rig| rig.scheduler.counters.prefix_hit_tokens;
+        let before = (reused(&prefill), reused(&decode));
+        let (completions, id, landed) = split(&mut prefill, &mut decode, &spec);
+        assert_eq!(completions, expected(text, &params(5), 5, &[]), "{length}");
+        let cached = ((length as u32 - 1) / 16).min(held) * 16;
+        assert_eq!(prefill.heard[&id].cached_tokens, Some(cached), "{length}");
+        assert_eq!(reused(&prefill) - before.0, u64::from(cached), "{length}");
+        assert_eq!(reused(&decode) - before.1, u64::from(cached), "{length}");
+        assert!(decode.heard[&landed].done.is_some());
+    }
+    prefill.assert_idle();
+    decode.assert_idle();
 }
 
 #[test]
@@ -434,49 +457,6 @@ fn only_what_a_peer_may_write_is_quarantined() {
     rig.scheduler.quarantine(reserved.id);
     assert_eq!(ledger(&rig).quarantined, 2, "once");
     rig.scheduler.release(reserved.id);
-    rig.assert_idle();
-}
-
-#[test]
-fn sch_03_a_victim_that_is_not_enough_is_left_alone() {
-    let mut rig = Rig::new(config(10, 8));
-    let mut params_of_two = sampled(30, 3);
-    params_of_two.choices = 2;
-    let text = prompt(1, 8);
-    let whole = expected(&text, &params_of_two, 30, &[]);
-    // Each choice needs four pages of its own after the prompt's.
-    let mut resumed = spec(rig.now, &text, params_of_two);
-    resumed.completions = whole
-        .iter()
-        .map(|tokens| ChoiceSoFar {
-            token_ids: tokens[..28].to_vec(),
-            ended: false,
-        })
-        .collect();
-    let older = rig
-        .try_submit(resumed, AfterPrompt::Decode)
-        .expect("accepted");
-    let pinned = rig
-        .try_submit(
-            spec(rig.now, &prompt(2, 48), params(2)),
-            AfterPrompt::HandOff,
-        )
-        .expect("accepted");
-    let later = rig.submit(&prompt(3, 2), params(4));
-    assert!(rig.step());
-    rig.scheduler.set_paused(later, true);
-    // Two pages are free and preempting the later one would free a third: still too few.
-    assert!(!rig.step());
-    assert_eq!(rig.scheduler.pool.ledger().available(), 2);
-    assert_eq!(rig.scheduler.counters.preemptions, 0);
-    rig.scheduler.set_paused(later, false);
-    assert!(rig.step(), "it goes on");
-    rig.scheduler.release(pinned);
-    rig.run_to_end();
-    for (choice, rest) in rig.completions(older).iter().enumerate() {
-        assert_eq!(rest, &whole[choice][28..]);
-    }
-    rig.assert_exact(later, &prompt(3, 2), &params(4));
     rig.assert_idle();
 }
 

@@ -8,6 +8,7 @@ use baton_sampling::SamplingParams;
 
 use super::oracle::expected;
 use super::rig::{CONTEXT, Heard, Rig, Rng, config, prompt, sampled, spec};
+use crate::sequence::Told;
 use crate::{AfterPrompt, ReservedPages, SchedulerConfig, SequenceError, SequenceId, SequenceSpec};
 
 /// A request and where it is.
@@ -347,5 +348,35 @@ fn smp_01_a_seeded_request_is_the_same_among_any_neighbours() {
             );
             rig.assert_idle();
         }
+    }
+}
+
+#[test]
+fn smp_01_a_seeded_request_is_the_same_after_a_preemption() {
+    let text = prompt(77, 24);
+    let params = sampled(16, 42);
+    let reference = expected(&text, &params, 16, &[]);
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        // Two older neighbours fill the pool before it has ended.
+        let mut rig = Rig::new(config(10, 16));
+        for n in 0..2 {
+            let length = 40 + rng.below(5);
+            rig.submit(&prompt(seed * 10 + n, length), sampled(40, n));
+        }
+        while rig
+            .scheduler
+            .groups
+            .values()
+            .any(|group| group.told < Told::PromptDone)
+        {
+            assert!(rig.step());
+        }
+        let id = rig.submit(&text, params.clone());
+        rig.run_to_end();
+        assert!(rig.heard[&id].done >= Some(1), "{:?}", rig.heard[&id].done);
+        assert_eq!(rig.completions(id), reference);
+        rig.assert_idle();
     }
 }

@@ -362,6 +362,51 @@ async fn a_panic_of_the_engine_ends_the_loop_and_everybody_hears() {
     assert_eq!(refused, Err(SequenceError::Gone));
 }
 
+#[tokio::test]
+async fn who_waits_while_the_engine_panics_hears_that_the_loop_is_gone() {
+    let settings = config(64, 16);
+    let memory = Memory::new(settings.pages, settings.page_size);
+    let (entered, entering) = std::sync::mpsc::channel();
+    let (panic, panics) = std::sync::mpsc::channel::<()>();
+    let engine = Oracle::new(memory, settings.page_size, CONTEXT).on_step(move || {
+        entered.send(()).expect("the test waits");
+        panics.recv_timeout(PATIENCE).expect("told");
+        panic!("scripted panic");
+    });
+    let handle = spawn(Box::new(engine), settings).expect("starts");
+    let request = || spec(Instant::now(), &prompt(1, 20), params(30));
+    let (sender, grant_events) = mpsc::channel(8);
+    let reserved = handle.reserve(request(), sender).await.expect("room");
+    let (sender, events) = mpsc::channel(8);
+    handle
+        .submit(request(), AfterPrompt::Decode, None, sender)
+        .await
+        .expect("accepted");
+    entering.recv_timeout(PATIENCE).expect("a step");
+
+    // The step is on: these wait for its end.
+    let (sender, queued_events) = mpsc::channel(8);
+    let submitting = handle.submit(request(), AfterPrompt::Decode, None, sender);
+    let (sender, refused_events) = mpsc::channel(8);
+    let reserving = handle.reserve(request(), sender);
+    let landing = handle.land(reserved.id, Vec::new(), vec![0]);
+    let telling = async {
+        // Polled after the others: their commands are in the inbox.
+        panic.send(()).expect("the engine waits");
+    };
+    let waiting = async { tokio::join!(biased; submitting, reserving, landing, telling) };
+    let (submitted, reserved, landed, ()) = timeout(PATIENCE, waiting).await.expect("answers");
+    assert_eq!(submitted, Err(SequenceError::Gone));
+    assert_eq!(reserved, Err(SequenceError::Gone));
+    assert_eq!(landed, Err(SequenceError::Gone));
+    timeout(PATIENCE, handle.ended()).await.expect("ended");
+    for events in [events, grant_events, queued_events, refused_events] {
+        let heard = all(events).await;
+        let is_end = |event: &SequenceEvent| matches!(event, SequenceEvent::Done { .. });
+        assert!(!heard.iter().any(is_end), "{heard:?}");
+    }
+}
+
 /// One client of the crowd: reads to the end, reads slowly, leaves, releases, or cancels a choice.
 async fn client(handle: StepHandle, n: u64) -> bool {
     let text = prompt(n % 7, 1 + (n % 40) as u32);
