@@ -4,6 +4,8 @@
 //! a file: [`ModelFile::open`] → header parsed and bounded (`gguf`, `hugging_face`) → configuration
 //! (`config`) and text metadata (`text`) → completeness (`layout`) → tensors on demand (`stored`).
 
+#![forbid(unsafe_code)]
+
 mod config;
 mod dequantize;
 mod error;

@@ -6,6 +6,9 @@ use baton_sampling::{SamplingParams, TokenLogprobs};
 
 use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, WorkerId};
 
+#[cfg(test)]
+mod tests;
+
 /// Version of the worker protocol and the data plane.
 pub const PROTOCOL_VERSION: u32 = 1;
 

@@ -3,6 +3,8 @@
 //! The only place where wire types turn into domain types and back. It must not know transports,
 //! engines or policies.
 
+#![forbid(unsafe_code)]
+
 mod convert;
 pub mod domain;
 mod error;

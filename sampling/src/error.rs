@@ -1,6 +1,6 @@
-//! What can be wrong with sampling parameters or logits.
+//! What can be wrong with sampling parameters. Logits have an error of their own, beside the sampler.
 
-/// A parameter that was refused, or logits that cannot be sampled from.
+/// A parameter that was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ParamError {
     /// A field is outside its range.

@@ -2,6 +2,8 @@
 //!
 //! Pure: no clock, no I/O, no state between calls. It must not know of requests, pages or the wire.
 
+#![forbid(unsafe_code)]
+
 mod adjust;
 mod error;
 mod math;

@@ -7,6 +7,8 @@
 //!
 //! It must not know of requests, workers or the wire.
 
+#![forbid(unsafe_code)]
+
 mod added;
 mod byte_level;
 mod chat;
