@@ -27,6 +27,10 @@ pub const CONNECTION_WINDOW: u32 = 80 << 20;
 pub const MAX_STREAMS: u32 = 1024;
 /// Largest message.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
+const _: () = assert!(
+    MAX_STREAMS as u64 * (STREAM_WINDOW as u64) < CONNECTION_WINDOW as u64,
+    "streams that nobody reads would stop the whole connection"
+);
 /// Time to connect.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest header block.

@@ -5,6 +5,8 @@
 //! fixed list. [`http2`] holds the transport settings that all processes share. It must not know
 //! placement, requests or pages.
 
+#![forbid(unsafe_code)]
+
 mod announce;
 mod backoff;
 mod error;

@@ -144,7 +144,12 @@ async fn follow(
                 let _ = replies.try_send(Err(Status::invalid_argument(refusal)));
                 break refusal.to_owned();
             }
-            Some(Err(status)) => break status.message().to_owned(),
+            Some(Err(status)) => {
+                let reason = status.message().to_owned();
+                // A peer that is still there (its message was too large, say) is told.
+                let _ = replies.try_send(Err(status));
+                break reason;
+            }
             None => break "the registration ended".to_owned(),
         }
     };

@@ -584,3 +584,16 @@ async fn sec_05_connections_are_limited_and_must_speak_http2() {
     .await;
     drop(silent);
 }
+
+#[test]
+fn xfr_20_unread_streams_leave_room_on_their_connection() {
+    let (streams, stream) = (
+        u64::from(http2::MAX_STREAMS),
+        u64::from(http2::STREAM_WINDOW),
+    );
+    let connection = u64::from(http2::CONNECTION_WINDOW);
+    assert!(streams * stream < connection);
+    // Room for at least one more full stream, within what HTTP/2 can state (RFC 9113, 6.9.1).
+    assert!(connection - streams * stream >= stream);
+    assert!(connection < 1 << 31);
+}
