@@ -14,6 +14,9 @@ pub struct RouterConfig {
     pub max_running: usize,
     /// Requests that wait for a place; one more is refused.
     pub max_waiting: usize,
+    /// Requests of one client address (an IPv6 client is its /64 network) that run or wait; one more
+    /// is refused.
+    pub max_per_client: usize,
     /// Longest wait for a place.
     pub admission_wait: Duration,
     /// Longest prompt text (or all messages of a chat together), in bytes.
@@ -50,6 +53,8 @@ impl Default for RouterConfig {
         Self {
             max_running: 512,
             max_waiting: 1024,
+            // Half of the places: one client alone cannot shut out the others.
+            max_per_client: 256,
             admission_wait: Duration::from_secs(10),
             max_prompt_bytes: 1 << 20,
             default_max_tokens: 4096,
@@ -79,6 +84,7 @@ impl RouterConfig {
         let millisecond = Duration::from_millis(1);
         count("max_running", self.max_running, 1, 1 << 16)?;
         count("max_waiting", self.max_waiting, 0, 1 << 16)?;
+        count("max_per_client", self.max_per_client, 1, 1 << 17)?;
         // A message is at most 4 MiB, and so is a prompt.
         count("max_prompt_bytes", self.max_prompt_bytes, 1, 4 << 20)?;
         count(

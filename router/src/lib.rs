@@ -8,7 +8,10 @@
 //! It never executes a model and never sees pages: it must not know `engine`, `scheduler` or
 //! `kv-transfer`.
 
+#![forbid(unsafe_code)]
+
 mod affinity;
+mod clients;
 mod config;
 mod counters;
 mod deadline;

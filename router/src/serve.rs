@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
+use crate::clients::Clients;
 use crate::config::RouterConfig;
 use crate::counters::Counters;
 use crate::error::{ConfigError, ServeError};
@@ -55,6 +56,7 @@ impl Router {
         let directory = Directory::new(model.clone(), membership.table(), Arc::clone(&counters));
         let shared = Shared {
             gate: Gate::new("a place", config.max_running, config.max_waiting),
+            clients: Clients::new(config.max_per_client),
             tokenizing: Tokenizing::new(config.tokenizer_threads, config.max_waiting),
             config,
             model,

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::clients::Clients;
 use crate::config::RouterConfig;
 use crate::counters::Counters;
 use crate::gate::Gate;
@@ -20,5 +21,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     /// Requests being served and waiting to be.
     pub(crate) gate: Gate,
+    /// Calls in progress by client.
+    pub(crate) clients: Arc<Clients>,
     pub(crate) tokenizing: Tokenizing,
 }

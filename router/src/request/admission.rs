@@ -16,6 +16,7 @@ use rand::Rng as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::clients::ClientPlace;
 use crate::error::RequestError;
 use crate::legs::LegRequest;
 use crate::shared::Shared;
@@ -27,6 +28,7 @@ const MAX_LABEL_BYTES: usize = 128;
 /// A request that may run.
 #[derive(Debug)]
 pub(crate) struct Admitted {
+    pub(super) client: ClientPlace,
     pub(super) place: OwnedSemaphorePermit,
     pub(super) received: Instant,
     pub(super) label: String,
@@ -60,6 +62,7 @@ impl<'a> Admission<'a> {
     pub(crate) async fn admit(
         self,
         request: v1::GenerateRequest,
+        client: ClientPlace,
     ) -> Result<Admitted, RequestError> {
         let shared = self.shared;
         self.check_model(&request.model)?;
@@ -103,6 +106,7 @@ impl<'a> Admission<'a> {
             open_timeout: shared.config.leg_open_timeout,
         };
         Ok(Admitted {
+            client,
             place,
             received: self.received,
             label,

@@ -57,6 +57,7 @@ pub(crate) fn start(
 ) -> Result<ResponseStream, RequestError> {
     let (outbox, stream) = outbox(shared.config.client_buffer, shared.config.write_deadline);
     let Admitted {
+        client,
         place,
         received,
         label,
@@ -86,7 +87,7 @@ pub(crate) fn start(
         patient_until: None,
     };
     let handle = tokio::spawn(async move {
-        let _place = place;
+        let _places = (client, place);
         let result = task.run().await;
         let request_id = task.request.request_id.clone();
         let code = match result {

@@ -24,9 +24,10 @@ impl Inference {
         request: Request<v1::GenerateRequest>,
         ending: &mut Option<Ending>,
     ) -> Result<ResponseStream, RequestError> {
+        let client = self.0.clients.enter(request.remote_addr())?;
         let given = time_given(request.metadata())?;
         let admitted = Admission::new(&self.0, given)
-            .admit(request.into_inner())
+            .admit(request.into_inner(), client)
             .await?;
         let ending = ending
             .take()
@@ -79,6 +80,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let _client = self.0.clients.enter(request.remote_addr())?;
         let admission = Admission::new(&self.0, time_given(request.metadata())?);
         let request = request.into_inner();
         admission.check_model(&request.model)?;
@@ -93,6 +95,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeResponse>, Status> {
+        let _client = self.0.clients.enter(request.remote_addr())?;
         let given = time_given(request.metadata())?;
         let request = request.into_inner();
         let text = Admission::new(&self.0, given)

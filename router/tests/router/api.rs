@@ -1,11 +1,10 @@
 //! What clients may ask, and what they are told when they may not.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_proto::retry_after;
 use baton_proto::v1;
 use baton_proto::v1::generate_request::Input;
-use baton_proto::v1::inference_service_client::InferenceServiceClient;
 use baton_router::RouterConfig;
 use tonic::Code;
 
@@ -343,84 +342,24 @@ async fn token_ids_are_checked_against_the_vocabulary() {
 }
 
 #[tokio::test]
-async fn sec_01_compressed_messages_are_not_taken() {
+async fn smp_07_temperatures_have_a_range() {
     let (harness, _prefill, _decode) = Harness::pair(endless()).await;
-    // Decompression is not even built in; what says it is compressed is refused by its header.
-    let mut request = tonic::Request::new(by_text("x".repeat(100_000)));
-    request
-        .metadata_mut()
-        .insert("grpc-encoding", "gzip".parse().unwrap());
-    let status = harness.client().generate(request).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unimplemented, "{status}");
-    harness.generate(by_text("x")).await.unwrap().whole();
-}
-
-#[tokio::test]
-async fn xfr_21_messages_above_the_limit_get_a_clear_status() {
-    let (harness, _prefill, _decode) = Harness::pair(endless()).await;
-    let mut client = InferenceServiceClient::new(harness.channel())
-        .max_encoding_message_size(64 << 20)
-        .max_decoding_message_size(64 << 20);
-    for request in [by_text("x".repeat(5 << 20)), by_ids(vec![300; 3 << 20], 3)] {
-        let status = soon("an answer", client.generate(request))
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(status.code(), Code::OutOfRange | Code::InvalidArgument),
-            "{status}"
-        );
-    }
-    let detokenize = v1::DetokenizeRequest {
-        token_ids: vec![300; 3 << 20],
-        ..Default::default()
+    let asks = |temperature| {
+        with(by_ids(vec![20, 21], 2), |sampling| {
+            sampling.temperature = Some(temperature);
+        })
     };
-    let status = soon("an answer", client.detokenize(detokenize))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(status.code(), Code::OutOfRange | Code::InvalidArgument),
-        "{status}"
-    );
-    // The connection lives.
-    client.generate(by_ids(vec![20], 2)).await.unwrap();
-}
-
-#[tokio::test]
-async fn tok_10_long_runs_are_tokenized_beside_the_streams() {
-    let (harness, _prefill, _decode) = Harness::pair(endless()).await;
-    let mut stream = harness
-        .client()
-        .generate(by_ids(prompt_of(5), 2000))
-        .await
-        .unwrap()
-        .into_inner();
-    first_token(&mut stream).await;
-    let mut client = harness.client();
-    let runs = tokio::spawn(async move {
-        for text in [
-            "a".repeat(100_000),
-            "_".repeat(100_000),
-            "日".repeat(50_000),
-        ] {
-            let started = Instant::now();
-            let input = Some(v1::tokenize_request::Input::Prompt(text));
-            let request = v1::TokenizeRequest {
-                input,
-                ..Default::default()
-            };
-            // Longer than the context could ever be, or not: it comes back soon either way.
-            let _ = soon("tokenized", client.tokenize(request)).await;
-            assert!(started.elapsed() < Duration::from_secs(2));
-        }
-    });
-    let mut longest = Duration::ZERO;
-    while !runs.is_finished() {
-        let asked = Instant::now();
-        first_token(&mut stream).await;
-        longest = longest.max(asked.elapsed());
+    // Tiny ones are greedy, but they are taken.
+    for temperature in [0.0, 1e-45, 1e-8, 1e-5, 1e-4, 0.001, 2.0, 10.0] {
+        harness.generate(asks(temperature)).await.unwrap().whole();
     }
-    runs.await.unwrap();
-    assert!(longest < Duration::from_millis(500), "a gap of {longest:?}");
-    let over = harness.generate(by_text("a".repeat((1 << 20) + 1))).await;
-    assert_eq!(status_of(over).code(), Code::InvalidArgument);
+    for temperature in [10.000_001, 1e6, f32::MAX, -1e-45] {
+        refuses(
+            &harness,
+            asks(temperature),
+            Code::InvalidArgument,
+            "allowed: 0 to 10",
+        )
+        .await;
+    }
 }

@@ -1,7 +1,7 @@
 //! Text: characters and stop strings across tokens and across the hand-off.
 
 use baton_proto::domain::FinishReason;
-use baton_proto::legs::DecodeEvent;
+use baton_proto::legs::{DecodeEvent, PrefillEvent};
 use baton_proto::v1;
 
 use crate::fake::{FakeWorker, Script, Setup, endless, says, token};
@@ -188,6 +188,60 @@ async fn xfr_19_the_first_token_counts_for_stop_strings() {
     assert!(smiley.len() > 1);
     let both = Both::start(says(&smiley)).await;
     assert_eq!(both.ask(|_| {}).await.only().text(), "🙂");
+}
+
+#[tokio::test]
+async fn xfr_19_a_stop_string_at_the_first_token_commits_no_transfer() {
+    // The first token comes while pages are under way, or while the grant is still awaited.
+    for granted in [true, false] {
+        let script = says(&ids("xy"));
+        let harness = Harness::start(config()).await;
+        let decode = Setup::decode("decode-0", script.clone());
+        let decode = if granted {
+            decode
+        } else {
+            decode.plays_decode(|_| std::future::pending())
+        };
+        let decode = harness.add(decode).await;
+        let prefill = Setup::prefill("prefill-0", script.clone()).plays(move |mut leg| {
+            let script = script.clone();
+            async move {
+                leg.scheduled().await;
+                if granted {
+                    leg.grant().await;
+                }
+                for token in leg.first_tokens(&script) {
+                    leg.send(PrefillEvent::FirstToken(token)).await;
+                }
+                // It would commit in a moment.
+                std::future::pending().await
+            }
+        });
+        let prefill = harness.add(prefill).await;
+        let request = with(long(50), |sampling| {
+            sampling.n = Some(2);
+            sampling.stop = vec!["x".into()];
+        });
+        let answer = harness.generate(request).await.unwrap().whole();
+        for choice in &answer.choices {
+            assert_eq!((choice.text().as_str(), choice.ids.len()), ("", 1));
+            let finished = choice.finished.as_ref().unwrap();
+            assert_eq!(finished.finish_reason(), v1::FinishReason::Stop);
+            assert_eq!(finished.stop, "x");
+        }
+        // Both legs were dropped: the grant ends with the decode leg, uncommitted.
+        prefill.until_idle().await;
+        decode.until_idle().await;
+        assert_eq!(prefill.cancelled(), 1);
+        assert_eq!(decode.cancelled(), decode.started());
+        let receipt = answer.receipt();
+        assert_eq!(
+            (receipt.transfer_bytes, receipt.transport.as_str()),
+            (0, "")
+        );
+        harness.until_counter("requests_ok", 1).await;
+        assert_eq!(harness.counter("worker_failures").await, 0);
+    }
 }
 
 #[tokio::test]

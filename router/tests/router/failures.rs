@@ -122,6 +122,59 @@ async fn xfr_07_a_prefill_worker_that_hangs_is_left_after_its_time() {
 }
 
 #[tokio::test]
+async fn xfr_07_a_prefill_worker_that_closes_its_connections_is_left_at_once() {
+    let bad = Setup {
+        hangs_up: true,
+        ..Setup::prefill("prefill-bad", endless())
+    };
+    let (harness, bad, good, decode) = with_bad_prefill(bad).await;
+    let started = Instant::now();
+    let answer = is_exact(harness.generate(long(6)).await.unwrap(), 6);
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert_eq!((bad.started(), good.started(), decode.started()), (0, 1, 1));
+    let attempts = &answer.receipt().attempts;
+    assert_eq!(attempts.len(), 2, "{attempts:?}");
+    assert!(
+        attempts[0].failure.starts_with("prefill-bad: "),
+        "{attempts:?}"
+    );
+    assert_eq!(harness.counter("retries").await, 1);
+    harness.until_idle().await;
+}
+
+#[tokio::test]
+async fn xfr_07_attempts_at_prefill_are_bounded() {
+    let harness = Harness::start(RouterConfig {
+        max_attempts: 3,
+        ..config()
+    })
+    .await;
+    let decode = harness.add(Setup::decode("decode-0", endless())).await;
+    let mut workers = Vec::new();
+    for number in 0..5 {
+        let name = format!("prefill-{number}");
+        let failing = Setup::prefill(&name, endless()).plays(|mut leg| async move {
+            leg.scheduled().await;
+            leg.grant().await;
+            Err(Status::internal("by script"))
+        });
+        workers.push(harness.add(failing).await);
+    }
+    let status = status_of(harness.generate(long(6)).await);
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(
+        status.message().contains("3 attempts") && status.message().contains("by script"),
+        "{status}"
+    );
+    let asked: usize = workers.iter().map(FakeWorker::started).sum();
+    assert_eq!(asked, 3);
+    assert!(workers.iter().all(|worker| worker.started() <= 1));
+    decode.until_idle().await;
+    assert_eq!((decode.started(), decode.cancelled()), (3, 3));
+    harness.until_counter("requests_unavailable", 1).await;
+}
+
+#[tokio::test]
 async fn xfr_07_silence_after_the_start_is_bounded_too() {
     let config = RouterConfig {
         progress_timeout: Duration::from_millis(200),
@@ -412,7 +465,56 @@ async fn str_04_str_05_a_lost_decode_worker_is_an_error() {
             );
             prefill.until_idle().await;
             harness.until_idle().await;
+            harness.until_counter("requests_unavailable", 1).await;
+            assert_eq!(harness.counter("requests_ok").await, 0);
         }
+    }
+}
+
+#[tokio::test]
+async fn str_05_a_drain_that_cuts_tokens_off_is_no_success() {
+    for request in [long(50), by_ids(prompt_of(5), 50)] {
+        let harness = Harness::start(config()).await;
+        let prefill = harness.add(Setup::prefill("prefill-0", endless())).await;
+        // It could go on from the start, under the same tokens; nobody must think it did.
+        let spare = harness.add(Setup::decode("decode-1", endless())).await;
+        make_second_choice(&spare);
+        soon("the load is known", async {
+            while harness
+                .list()
+                .await
+                .workers
+                .iter()
+                .all(|worker| worker.load.as_ref().unwrap().queued < 10_000)
+            {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await;
+        let draining = decode_that(|_| Err(Status::unavailable("drain_limit: shutting down")));
+        let draining = harness.add(draining).await;
+        let mut answer = harness.generate(request).await.unwrap();
+        assert_eq!(answer.only().ids, expected(5));
+        assert!(answer.only().finished.is_none());
+        assert!(answer.done.is_none(), "neither usage nor receipt");
+        let status = answer.error.take().unwrap();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(
+            status.message().contains("lost after 5 tokens")
+                && status.message().contains("drain_limit"),
+            "{status}"
+        );
+        harness.until_counter("requests_unavailable", 1).await;
+        for outcome in ["requests_ok", "requests_cancelled", "requests_failed"] {
+            assert_eq!(harness.counter(outcome).await, 0, "{outcome}");
+        }
+        assert_eq!(harness.counter("requests_received").await, 1);
+        assert_eq!(harness.counter("retries").await, 0);
+        // A worker that drains has not failed.
+        assert_eq!(harness.counter("worker_failures").await, 0);
+        assert_eq!((draining.started(), spare.started()), (1, 0));
+        prefill.until_idle().await;
+        harness.until_idle().await;
     }
 }
 

@@ -108,6 +108,8 @@ pub(crate) struct Setup {
     pub(crate) prefill: PrefillScript,
     pub(crate) decode: DecodeScript,
     pub(crate) announce: bool,
+    /// Closes every connection as soon as it is accepted.
+    pub(crate) hangs_up: bool,
 }
 
 pub(crate) fn fingerprint() -> Fingerprint {
@@ -139,6 +141,7 @@ impl Setup {
             prefill: prefill_script(move |leg| leg.behave(Arc::clone(&script))),
             decode: decode_script(move |leg| leg.behave(Arc::clone(&for_decode))),
             announce: true,
+            hangs_up: false,
         }
     }
 
@@ -221,10 +224,16 @@ impl Setup {
         let process = Process::new();
         let service = Service(Arc::clone(&state));
         let (routers, announce) = (vec![router.to_owned()], self.announce);
+        let hangs_up = self.hangs_up;
         process.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             let _announcer =
                 announce.then(|| Announcer::start(&routers, &info, &load_receiver).unwrap());
+            if hangs_up {
+                loop {
+                    drop(listener.accept().await);
+                }
+            }
             http2::server()
                 .add_service(PrefillServiceServer::new(service.clone()))
                 .add_service(DecodeServiceServer::new(service.clone()))
@@ -283,6 +292,10 @@ impl FakeWorker {
 
     pub(crate) fn open(&self) -> usize {
         self.state.open.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn info(&self) -> &WorkerInfo {
+        &self.state.info
     }
 
     pub(crate) async fn until_idle(&self) {

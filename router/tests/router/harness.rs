@@ -21,7 +21,16 @@ use tonic::{Status, Streaming};
 use crate::fake::{Board, FakeWorker, Script, prefill_and_decode};
 
 /// The model all tests share: a tiny file and what the router makes of it.
-pub(crate) static MODEL: LazyLock<TestModel> = LazyLock::new(TestModel::write);
+pub(crate) static MODEL: LazyLock<TestModel> =
+    LazyLock::new(|| TestModel::write(&TinyModel::default()));
+
+/// One with room for long texts.
+pub(crate) static ROOMY_MODEL: LazyLock<TestModel> = LazyLock::new(|| {
+    TestModel::write(&TinyModel {
+        context_length: 1 << 17,
+        ..TinyModel::default()
+    })
+});
 
 pub(crate) struct TestModel {
     pub(crate) file: ModelFile,
@@ -31,10 +40,10 @@ pub(crate) struct TestModel {
 }
 
 impl TestModel {
-    fn write() -> Self {
+    fn write(model: &TinyModel) -> Self {
         let directory = tempfile::tempdir().unwrap().keep();
         let path = directory.join("tiny.gguf");
-        TinyModel::default().write_gguf(&path).unwrap();
+        model.write_gguf(&path).unwrap();
         let file = ModelFile::open(&path).unwrap();
         let served = ServedModel::new(&file).unwrap();
         let text = Arc::new(baton_text::TextModel::new(file.text(), file.config()).unwrap());
@@ -130,6 +139,15 @@ impl Harness {
         config: RouterConfig,
         membership: impl FnOnce() -> Membership + Send + 'static,
     ) -> Self {
+        Self::serving(&MODEL, config, membership).await
+    }
+
+    pub(crate) async fn serving(
+        model: &TestModel,
+        config: RouterConfig,
+        membership: impl FnOnce() -> Membership + Send + 'static,
+    ) -> Self {
+        let model = model.served.clone();
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .unwrap()
@@ -138,7 +156,7 @@ impl Harness {
         let address = listener.local_addr().unwrap().to_string();
         let process = Process::new();
         process.spawn(async move {
-            let router = Router::new(config, MODEL.served.clone(), membership()).unwrap();
+            let router = Router::new(config, model, membership()).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
             router
                 .serve(listener, std::future::pending())
@@ -167,6 +185,12 @@ impl Harness {
     pub(crate) async fn add(&self, worker: crate::fake::Setup) -> FakeWorker {
         let (name, incarnation) = (worker.name.clone(), worker.incarnation);
         let worker = worker.start(&self.address, &self.board).await;
+        self.until_listed(&name, incarnation).await;
+        worker
+    }
+
+    /// Waits until the router lists this worker and knows its load.
+    pub(crate) async fn until_listed(&self, name: &str, incarnation: u64) {
         soon("the worker is listed", async {
             loop {
                 let listed = self.list().await.workers;
@@ -183,7 +207,6 @@ impl Harness {
             }
         })
         .await;
-        worker
     }
 
     pub(crate) fn client(&self) -> InferenceServiceClient<Channel> {
@@ -324,7 +347,7 @@ impl Answer {
         Ok(answer)
     }
 
-    fn take(&mut self, event: Event, started: Instant) {
+    pub(crate) fn take(&mut self, event: Event, started: Instant) {
         assert!(self.done.is_none(), "nothing follows Done");
         match event {
             Event::Token(token) => {

@@ -4,7 +4,7 @@ use baton_proto::v1;
 use baton_proto::v1::FinishReason;
 
 use crate::fake::{Setup, endless, says};
-use crate::harness::{Answer, Harness, by_ids, config, ids, long, prompt_of, with};
+use crate::harness::{Answer, Harness, by_ids, config, ids, long, prompt_of, soon, with};
 
 fn reason(answer: &Answer) -> &str {
     &answer.receipt().attempts.last().unwrap().reason
@@ -245,4 +245,63 @@ async fn text_chat_and_ids_are_taken() {
         .into_inner()
         .text;
     assert_eq!(text, "a b");
+}
+
+#[tokio::test]
+async fn str_06_usage_comes_once_and_last_and_counts_what_was_sent() {
+    let script = says(&ids("one two three four five"));
+    let (harness, _prefill, _decode) = Harness::pair(script).await;
+    let wants = |n: u32, stop: &str| {
+        let stop: Vec<String> = (!stop.is_empty())
+            .then(|| stop.to_owned())
+            .into_iter()
+            .collect();
+        move |sampling: &mut v1::SamplingOptions| {
+            sampling.n = Some(n);
+            sampling.stop = stop;
+        }
+    };
+    let requests = [
+        with(long(4), wants(3, "")),
+        with(long(1), wants(2, "")),
+        with(long(100), wants(1, "")),
+        with(long(100), wants(2, "three")),
+        with(long(100), wants(2, "o")),
+        with(by_ids(prompt_of(7), 5), wants(2, "")),
+        with(by_ids(prompt_of(7), 100), wants(2, "three")),
+    ];
+    for request in requests {
+        let (prompt, n) = match (&request.input, &request.sampling) {
+            (Some(v1::generate_request::Input::Tokens(tokens)), Some(sampling)) => {
+                (tokens.token_ids.len() as u32, sampling.n())
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut stream = harness
+            .client()
+            .generate(request)
+            .await
+            .unwrap()
+            .into_inner();
+        let (mut tokens, mut finished, mut in_choices) = (0, 0, 0);
+        let usage = loop {
+            let response = soon("an event", stream.message()).await.unwrap();
+            match response.expect("Done comes last").event.unwrap() {
+                v1::generate_response::Event::Token(token) => {
+                    tokens += token.token_ids.len() as u32;
+                }
+                v1::generate_response::Event::Finished(event) => {
+                    finished += 1;
+                    in_choices += event.completion_tokens;
+                }
+                v1::generate_response::Event::Done(done) => break done.usage.unwrap(),
+            }
+        };
+        assert_eq!(finished, n, "after the end of every choice");
+        assert_eq!(usage.completion_tokens, tokens);
+        assert_eq!(usage.completion_tokens, in_choices);
+        assert_eq!(usage.prompt_tokens, prompt);
+        assert!(usage.cached_tokens < prompt);
+        assert!(soon("the end", stream.message()).await.unwrap().is_none());
+    }
 }

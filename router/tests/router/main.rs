@@ -7,5 +7,7 @@ mod failures;
 mod fake;
 mod harness;
 mod journey;
+mod limits;
 mod placement;
+mod raw;
 mod streaming;

@@ -136,6 +136,52 @@ async fn dsc_06_a_restarted_worker_is_used_at_its_new_address() {
     assert_eq!(new.started(), 5);
 }
 
+/// Binds a port again that a killed process had.
+async fn bind_again(address: &str) -> std::net::TcpListener {
+    soon("the port is free", async {
+        loop {
+            match tokio::net::TcpListener::bind(address).await {
+                Ok(listener) => break listener.into_std().unwrap(),
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn xfr_09_a_new_process_at_the_same_address_is_another_peer() {
+    for prefill_restarts in [true, false] {
+        let (harness, prefill, decode) = Harness::pair(endless()).await;
+        harness.generate(long(3)).await.unwrap().whole();
+        let (mut old, other, setup) = if prefill_restarts {
+            (prefill, decode, Setup::prefill("prefill-0", endless()))
+        } else {
+            (decode, prefill, Setup::decode("decode-0", endless()))
+        };
+        let (name, incarnation) = (setup.name.clone(), setup.incarnation);
+        let address = old.address.clone();
+        old.kill();
+        let listener = bind_again(&address).await;
+        let new = setup.start_at(listener, &harness.address, &harness.board);
+        assert_eq!(new.address, address);
+        if prefill_restarts {
+            // Whoever the router takes for alive at this moment, the request is served.
+            harness.generate(long(3)).await.unwrap().whole();
+        }
+        harness.until_listed(&name, incarnation).await;
+        let (before, beside) = (new.started(), other.started());
+        for _ in 0..10 {
+            let answer = harness.generate(long(3)).await.unwrap().whole();
+            assert_eq!(answer.receipt().attempts.len(), 1);
+        }
+        assert_eq!((new.started() - before, other.started() - beside), (10, 10));
+        let workers = harness.list().await.workers;
+        assert_eq!(workers.len(), 2, "the old one is gone: {workers:?}");
+        assert!(workers.iter().all(|worker| worker.state == "ready"));
+    }
+}
+
 #[tokio::test]
 async fn dsc_09_workers_of_one_name_both_serve() {
     let harness = Harness::start(config()).await;

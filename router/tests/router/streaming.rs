@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use baton_cluster::http2;
 use baton_proto::legs::PrefillEvent;
+use baton_proto::v1;
+use baton_proto::v1::generate_response::Event;
 use baton_router::RouterConfig;
+use prost::Message as _;
 use tokio::sync::Semaphore;
-use tonic::Code;
+use tonic::{Code, Streaming};
 
 use crate::fake::{Setup, endless};
 use crate::harness::{Answer, Harness, by_ids, config, first_token, long, prompt_of, soon, with};
@@ -201,4 +205,78 @@ async fn str_07_xfr_20_a_slow_reader_is_cancelled_and_others_on_its_connection_g
         }
     };
     assert_eq!(status.code(), Code::Aborted, "{status}");
+}
+
+/// Reads a stream to its first event of several tokens, which only a client that is behind gets; the
+/// bytes before it.
+async fn bytes_before_merging(
+    stream: &mut Streaming<v1::GenerateResponse>,
+    answer: &mut Answer,
+) -> usize {
+    let mut bytes = 0;
+    loop {
+        let response = soon("an event", stream.message()).await.unwrap().unwrap();
+        let size = response.encoded_len();
+        let event = response.event.unwrap();
+        let merged = matches!(&event, Event::Token(token) if token.token_ids.len() > 1);
+        answer.take(event, Instant::now());
+        if merged {
+            return bytes;
+        }
+        bytes += size;
+    }
+}
+
+#[tokio::test]
+async fn xfr_20_streams_that_nobody_reads_leave_their_connection_to_the_others() {
+    const SLOW: u32 = 6;
+    const TOKENS: u32 = 1000;
+    let config = RouterConfig {
+        client_buffer: 8,
+        write_deadline: Duration::from_mins(2),
+        ..config()
+    };
+    let harness = Harness::start(config).await;
+    let decode = Setup {
+        pages: 5000,
+        ..Setup::decode("decode-0", endless())
+    };
+    let _decode = harness.add(decode).await;
+    let wide = || {
+        with(by_ids(prompt_of(5), TOKENS), |sampling| {
+            sampling.logprobs = Some(20);
+        })
+    };
+    let mut slow = Vec::new();
+    for _ in 0..SLOW {
+        let stream = harness.client().generate(wide()).await.unwrap();
+        slow.push(stream.into_inner());
+    }
+    // All that they will ever have to say waits for them.
+    harness
+        .until_counter("tokens_emitted", u64::from(SLOW * TOKENS))
+        .await;
+    let fast: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = harness.client();
+            tokio::spawn(async move { Answer::of(&mut client, by_ids(prompt_of(5), 50)).await })
+        })
+        .collect();
+    for answer in fast {
+        assert_eq!(answer.await.unwrap().unwrap().whole().only().ids.len(), 50);
+    }
+    assert_eq!(harness.counter("slow_readers").await, 0);
+    for mut stream in slow {
+        let mut answer = Answer::default();
+        let bytes = bytes_before_merging(&mut stream, &mut answer).await;
+        assert!(
+            bytes >= http2::STREAM_WINDOW as usize,
+            "its window was full: {bytes} bytes"
+        );
+        // Late is not lost.
+        while let Some(response) = soon("an event", stream.message()).await.unwrap() {
+            answer.take(response.event.unwrap(), Instant::now());
+        }
+        assert_eq!(answer.whole().only().ids.len(), TOKENS as usize);
+    }
 }
