@@ -44,11 +44,11 @@ pub(crate) struct GenerateArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_tokens: Option<u32>,
     /// 0 is greedy [default: 0].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) temperature: Option<f32>,
     /// Keep the most likely tokens that together reach this probability [default: 1].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) top_p: Option<f32>,
     /// Keep this many most likely tokens; 0 keeps all [default: 0].
@@ -56,19 +56,19 @@ pub(crate) struct GenerateArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) top_k: Option<u32>,
     /// Drop tokens less likely than this share of the most likely one [default: 0].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_p: Option<f32>,
     /// Subtracted once from tokens already in the completion, -2 to 2 [default: 0].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) presence_penalty: Option<f32>,
     /// Subtracted per occurrence in the completion, -2 to 2 [default: 0].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) frequency_penalty: Option<f32>,
     /// Divides logits of tokens already seen; 1 is off [default: 1].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite_f32)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) repetition_penalty: Option<f32>,
     /// Seed of the random numbers; the same seed gives the same tokens [default: random, shown in the receipt].
@@ -166,7 +166,7 @@ pub(crate) struct BenchServeArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) concurrency: Option<u32>,
     /// Open loop: mean arrivals per second (Poisson).
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<f64>,
     /// Prompt lengths in tokens: N, MIN-MAX (uniform) or MEAN~SD (log-normal) [default: 128-512].
@@ -182,7 +182,7 @@ pub(crate) struct BenchServeArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) steady: Option<u32>,
     /// Beside --steady: inject this many long prompts per second, evenly spaced.
-    #[arg(long, value_name = "PER_SECOND", requires = "steady")]
+    #[arg(long, value_name = "PER_SECOND", requires = "steady", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) inject: Option<f64>,
     /// Prompt lengths of the injected requests [default: 1024-2000].
@@ -194,7 +194,7 @@ pub(crate) struct BenchServeArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) inject_output_tokens: Option<String>,
     /// Seconds of --steady [default: 40].
-    #[arg(long, value_name = "SECONDS", requires = "steady")]
+    #[arg(long, value_name = "SECONDS", requires = "steady", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) duration: Option<f64>,
     /// Seed of lengths, arrivals and prompts [default: 1].
@@ -202,11 +202,11 @@ pub(crate) struct BenchServeArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seed: Option<u64>,
     /// Goodput counts requests whose TTFT is within this.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ttft_target_ms: Option<f64>,
     /// Goodput counts requests whose mean ITL is within this.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) itl_target_ms: Option<f64>,
     /// How to print [default: text].
@@ -217,4 +217,19 @@ pub(crate) struct BenchServeArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gaps: Option<PathBuf>,
+}
+
+/// A number; NaN and infinity are none.
+fn finite_f32(text: &str) -> Result<f32, String> {
+    finite_f64(text).map(|number| number as f32)
+}
+
+/// A number; NaN and infinity are none.
+fn finite_f64(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if number.is_finite() {
+        Ok(number)
+    } else {
+        Err("expected a finite number".to_owned())
+    }
 }

@@ -10,6 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::peers::Peers;
+use super::reachable::objection;
 use super::writer::{InPlace, OnTheWire, PageWriter};
 use crate::counters::{Counters, add};
 use crate::error::{Refusal, TransferError};
@@ -49,6 +50,24 @@ impl From<io::Error> for Miss {
     fn from(error: io::Error) -> Self {
         Self::Endpoint(error.to_string())
     }
+}
+
+/// Connects to the first address of `host:port` that a receiver can be at.
+async fn connect(address: &str) -> Result<TcpStream, Miss> {
+    let mut last = Miss::Endpoint("the name has no address".to_owned());
+    for candidate in tokio::net::lookup_host(address).await? {
+        if let Some(objection) = objection(candidate) {
+            last = Miss::Endpoint(format!(
+                "{candidate} is {objection}, where no receiver can be"
+            ));
+            continue;
+        }
+        match TcpStream::connect(candidate).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
 }
 
 impl Dialer {
@@ -93,7 +112,7 @@ impl Dialer {
         if !self.transports.allows_tcp() {
             return Err(Miss::Endpoint("tcp is switched off here".to_owned()));
         }
-        let mut stream = TcpStream::connect(&endpoint.address).await?;
+        let mut stream = connect(&endpoint.address).await?;
         stream.set_nodelay(true)?;
         stream.write_all(&self.hello(grant, false)).await?;
         let (socket, mut buffer) = (Socket::Tcp(stream), ReadBuffer::new());

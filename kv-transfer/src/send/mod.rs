@@ -12,6 +12,7 @@ mod dial;
 mod gate;
 mod outbox;
 mod peers;
+mod reachable;
 pub(crate) mod run;
 mod writer;
 
