@@ -16,55 +16,15 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use crate::args::BenchServeArgs;
 use crate::client;
 use crate::exit::{Failure, code_name};
 use crate::progress;
 
 use super::lengths::Lengths;
+use super::plan::{Arrivals, Injected, Plan};
 
 /// First id of random prompts.
 const FIRST_PROMPT_ID: u32 = 256;
-/// Most requests of one run.
-const MAX_REQUESTS: u32 = 1_000_000;
-/// A router takes this many streams on one connection; more would queue here unseen.
-const MAX_AT_ONCE: u32 = 1_000;
-
-/// How requests arrive.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Arrivals {
-    /// So many at once, each followed by the next.
-    Closed { concurrency: u32 },
-    /// Poisson, so many per second on average.
-    Poisson { rate: f64 },
-    /// Endless streams, with evenly spaced long prompts beside them.
-    Steady {
-        streams: u32,
-        inject: Option<Injected>,
-        duration: Duration,
-    },
-}
-
-/// Long prompts beside steady streams.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Injected {
-    rate: f64,
-    prompt: Lengths,
-    output: Lengths,
-}
-
-/// A validated plan of load.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) arrivals: Arrivals,
-    pub(crate) ttft_target: Option<Duration>,
-    pub(crate) itl_target: Option<Duration>,
-    connect: Option<String>,
-    requests: u32,
-    prompt: Lengths,
-    output: Lengths,
-    seed: u64,
-}
 
 /// What one request saw.
 #[derive(Debug, Clone)]
@@ -78,81 +38,6 @@ pub(crate) struct Sample {
     pub(crate) prompt_tokens: u32,
     /// `CODE: message` when it failed.
     pub(crate) error: Option<String>,
-}
-
-impl Plan {
-    /// Checks the arguments.
-    pub(crate) fn new(args: &BenchServeArgs) -> Result<Self, Failure> {
-        let lengths = |flag, value: &Option<String>, default: &str| {
-            Lengths::parse(flag, value.as_deref().unwrap_or(default))
-        };
-        let rate = |flag: &str, value: f64| {
-            if value.is_finite() && (0.001..=100_000.0).contains(&value) {
-                Ok(value)
-            } else {
-                Err(Failure::usage(format!(
-                    "{flag} is {value}, allowed: 0.001 to 100000 per second"
-                )))
-            }
-        };
-        let count = |flag: &str, value: u32, most: u32| {
-            if (1..=most).contains(&value) {
-                Ok(value)
-            } else {
-                Err(Failure::usage(format!(
-                    "{flag} is {value}, allowed: 1 to {most}"
-                )))
-            }
-        };
-        let arrivals = match (args.steady, args.rate) {
-            (Some(streams), _) => {
-                let seconds = args.duration.unwrap_or(40.0);
-                if !(0.1..=86_400.0).contains(&seconds) {
-                    return Err(Failure::usage(format!(
-                        "--duration is {seconds}, allowed: 0.1 to 86400 seconds"
-                    )));
-                }
-                let inject = args.inject.map(|per_second| {
-                    Ok::<_, Failure>(Injected {
-                        rate: rate("--inject", per_second)?,
-                        prompt: lengths(
-                            "--inject-prompt-tokens",
-                            &args.inject_prompt_tokens,
-                            "1024-2000",
-                        )?,
-                        output: lengths("--inject-output-tokens", &args.inject_output_tokens, "8")?,
-                    })
-                });
-                Arrivals::Steady {
-                    streams: count("--steady", streams, MAX_AT_ONCE)?,
-                    inject: inject.transpose()?,
-                    duration: Duration::from_secs_f64(seconds),
-                }
-            }
-            (None, Some(per_second)) => Arrivals::Poisson {
-                rate: rate("--rate", per_second)?,
-            },
-            (None, None) => Arrivals::Closed {
-                concurrency: count("--concurrency", args.concurrency.unwrap_or(4), MAX_AT_ONCE)?,
-            },
-        };
-        let target =
-            |ms: Option<f64>| ms.map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0));
-        Ok(Self {
-            arrivals,
-            ttft_target: target(args.ttft_target_ms),
-            itl_target: target(args.itl_target_ms),
-            connect: args.connect.clone(),
-            requests: count("--requests", args.requests.unwrap_or(64), MAX_REQUESTS)?,
-            prompt: lengths("--prompt-tokens", &args.prompt_tokens, "128-512")?,
-            output: lengths(
-                "--output-tokens",
-                &args.output_tokens,
-                if args.steady.is_some() { "1024" } else { "64" },
-            )?,
-            seed: args.seed.unwrap_or(1),
-        })
-    }
 }
 
 /// One request to send.

@@ -2,6 +2,7 @@
 
 mod lengths;
 mod load;
+mod plan;
 mod report;
 
 use crate::args::{BenchServeArgs, Format};
@@ -9,7 +10,7 @@ use crate::exit::Failure;
 
 /// Loads a service and prints the report.
 pub(crate) async fn serve(args: BenchServeArgs) -> Result<(), Failure> {
-    let plan = load::Plan::new(&args)?;
+    let plan = plan::Plan::new(&args)?;
     let samples = load::run(&plan).await?;
     let report = report::Report::new(&samples, &plan);
     if let Some(path) = &args.gaps {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
-use super::load::{Arrivals, Plan, Sample};
+use super::load::Sample;
+use super::plan::{Arrivals, Plan};
 
 /// Figures of one group of requests.
 struct Group {

@@ -1,0 +1,78 @@
+//! Tasks run once each, on all threads, whatever the timing.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use super::*;
+
+#[test]
+fn every_task_runs_once_and_threads_have_their_own_values() {
+    for threads in 1..=4 {
+        let mut team = Threads::new(threads, &[]).expect("threads");
+        for round in 0..20_000 {
+            let tasks = round % 17;
+            let ran: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
+            let own = PerThread::new(team.count(), || 0_u32);
+            team.run(tasks, |thread, task| {
+                ran[task].fetch_add(1, Relaxed);
+                // SAFETY: this thread's own value.
+                unsafe { *own.get(thread) += 1 };
+            });
+            assert!(
+                ran.iter().all(|count| count.load(Relaxed) == 1),
+                "round {round}"
+            );
+            let total: u32 = own.0.into_iter().map(UnsafeCell::into_inner).sum();
+            assert_eq!(total as usize, tasks);
+        }
+    }
+}
+
+#[test]
+fn idle_workers_sleep_and_wake_again() {
+    let mut team = Threads::new(3, &[]).expect("threads");
+    for _ in 0..3 {
+        let patience = std::time::Instant::now();
+        while team.shared.sleeping.load(SeqCst) < 2 {
+            assert!(
+                patience.elapsed() < Duration::from_secs(20),
+                "workers go to sleep"
+            );
+            thread::yield_now();
+        }
+        // Each of three tasks waits for the others: all three threads must have come.
+        let barrier = std::sync::Barrier::new(3);
+        team.run(3, |_, _| {
+            barrier.wait();
+        });
+    }
+}
+
+#[test]
+fn a_panic_of_a_task_reaches_the_caller_and_the_team_goes_on() {
+    let mut team = Threads::new(2, &[]).expect("threads");
+    let run = AssertUnwindSafe(|| team.run(8, |_, task| assert_ne!(task, 5, "a bad task")));
+    assert!(std::panic::catch_unwind(run).is_err());
+    let count = AtomicU32::new(0);
+    team.run(8, |_, _| {
+        count.fetch_add(1, Relaxed);
+    });
+    assert_eq!(count.load(Relaxed), 8);
+}
+
+#[test]
+fn threads_are_pinned_to_the_given_cpus_alone() {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
+    let cpu = (0..1024).find(|cpu| allowed.is_set(*cpu)).expect("a CPU");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut team = Threads::new(2, &[cpu]).expect("threads");
+            team.adopt_caller().expect("pinned");
+            let barrier = std::sync::Barrier::new(2);
+            team.run(2, |_, _| {
+                barrier.wait();
+                let own = rustix::thread::sched_getaffinity(None).expect("an affinity");
+                assert!(own.count() == 1 && own.is_set(cpu));
+            });
+        });
+    });
+}
