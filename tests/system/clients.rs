@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::service::{Setup, default_model};
+use crate::models::default_model;
+use crate::service::Setup;
 
 /// A program of the virtual environment that `make test` has set up.
 fn tool(name: &str) -> PathBuf {
@@ -89,6 +90,7 @@ async fn grpcurl_lists_describes_and_calls_through_reflection() {
         ];
         assert!(run(&grpcurl, &ready).contains("SERVING"));
     }
+    service.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,45 +1,17 @@
-//! What the command line promises: formats, exit codes, supervision.
-
-use std::path::Path;
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+//! What the command line promises of output: text, JSON, where values come from, the load generator.
 
 use serde_json::Value;
 
-use crate::service::{PATIENCE, Service, Setup, default_model, signal, tiny_model};
+use crate::models::{default_model, tiny_model};
+use crate::process::{Ended, baton, baton_with};
+use crate::service::Setup;
 
-fn baton(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_baton"))
-        .args(arguments)
-        .output()
-        .expect("the binary starts")
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Whether a process still runs (a zombie does not).
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    stat.is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| rest.trim_start().starts_with('Z'))
-    })
-}
-
-fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !reached() {
-        assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// One JSON object per line.
+fn events(ended: &Ended) -> Vec<Value> {
+    let lines = ended.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON per line"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,9 +24,11 @@ async fn generate_streams_text_and_json() {
         connect,
         "--chat",
         "What is the capital of France?",
+        "--max-tokens",
+        "32",
     ]);
-    assert!(text.status.success(), "{}", stderr(&text));
-    assert_eq!(stdout(&text), "The capital of France is Paris.\n");
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert_eq!(text.stdout, "The capital of France is Paris.\n");
 
     let json = baton(&[
         "generate",
@@ -75,11 +49,8 @@ async fn generate_streams_text_and_json() {
         "--format",
         "json",
     ]);
-    assert!(json.status.success(), "{}", stderr(&json));
-    let events: Vec<Value> = stdout(&json)
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON per line"))
-        .collect();
+    assert_eq!(json.code, Some(0), "{json:?}");
+    let events = events(&json);
     let of = |name: &str| {
         events
             .iter()
@@ -106,7 +77,7 @@ async fn generate_streams_text_and_json() {
     }
 
     let status = baton(&["status", "--connect", connect, "--format", "json"]);
-    let status: Value = serde_json::from_str(&stdout(&status)).expect("JSON");
+    let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
     let workers = status["workers"].as_array().expect("workers");
     assert_eq!(workers.len(), 2);
     for worker in workers {
@@ -122,66 +93,68 @@ async fn generate_streams_text_and_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_have_messages_and_exit_codes() {
+async fn smp_10_log_probabilities_are_finite_numbers_in_valid_json() {
     let folder = tempfile::tempdir().expect("a folder");
-    let missing = baton(&["up", "--model", "/no/such/model.gguf"]);
-    assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
-    assert!(stderr(&missing).contains("/no/such/model.gguf"));
-    let nobody = baton(&["status", "--connect", "127.0.0.1:1"]);
-    assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
-    let garbage = folder.path().join("garbage.gguf");
-    std::fs::write(&garbage, b"<html>not a model</html>").expect("writable");
-    let garbage = baton(&[
-        "up",
-        "--listen",
-        "127.0.0.1:0",
-        "--model",
-        garbage.to_str().expect("a path"),
-    ]);
-    assert_eq!(garbage.status.code(), Some(1), "{}", stderr(&garbage));
-    assert!(
-        stderr(&garbage).contains("garbage.gguf"),
-        "{}",
-        stderr(&garbage)
-    );
-
     let service = Setup::new(&tiny_model(folder.path())).start().await;
-    let connect = service.address.as_str();
-    let wrong = baton(&[
+    // The tiny model answers with lone bytes too, of which many are no UTF-8.
+    let ended = baton(&[
         "generate",
         "--connect",
-        connect,
-        "--prompt",
-        "x",
-        "--top-p",
-        "1.5",
-    ]);
-    assert_eq!(wrong.status.code(), Some(3));
-    assert!(
-        stderr(&wrong).contains("INVALID_ARGUMENT") && stderr(&wrong).contains("top_p"),
-        "{}",
-        stderr(&wrong)
-    );
-    let wrong = baton(&[
-        "generate",
-        "--connect",
-        connect,
-        "--prompt",
-        "x",
-        "--top-p",
-        "1.5",
+        &service.address,
+        "--token-ids",
+        "20,30,40",
+        "--top-k",
+        "1",
+        "--temperature",
+        "1",
+        "--logprobs",
+        "5",
+        "--max-tokens",
+        "40",
+        "--n",
+        "2",
+        "--seed",
+        "1",
+        "--ignore-eos",
         "--format",
         "json",
     ]);
-    let event: Value = serde_json::from_str(stdout(&wrong).trim()).expect("JSON");
-    assert_eq!(
-        (&event["event"], &event["code"]),
-        (&"error".into(), &"INVALID_ARGUMENT".into())
-    );
-    assert_eq!(
-        baton(&["generate", "--connect", connect]).status.code(),
-        Some(2)
-    );
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let mut positions = 0;
+    for event in events(&ended)
+        .iter()
+        .filter(|event| event["event"] == "token")
+    {
+        for logprobs in event["logprobs"].as_array().expect("logprobs") {
+            let chosen = logprobs["logprob"].as_f64().expect("a number");
+            assert!(chosen.is_finite() && chosen <= 0.0, "{logprobs}");
+            let top = logprobs["top"].as_array().expect("alternatives");
+            assert_eq!(top.len(), 5);
+            let values: Vec<f64> = top
+                .iter()
+                .map(|one| one["logprob"].as_f64().expect("a number"))
+                .collect();
+            assert!(
+                values
+                    .iter()
+                    .all(|value| value.is_finite() && *value <= 0.0)
+            );
+            assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
+            // The only token that top_k leaves is the most likely one.
+            assert!((values[0] - chosen).abs() < 1e-9, "{logprobs}");
+            for one in top {
+                let bytes = one["bytes"].as_array().expect("bytes");
+                let bytes: Vec<u8> = bytes
+                    .iter()
+                    .map(|byte| u8::try_from(byte.as_u64().expect("a byte")).expect("a byte"))
+                    .collect();
+                assert_eq!(one["text"], String::from_utf8_lossy(&bytes).as_ref());
+            }
+            positions += 1;
+        }
+    }
+    assert_eq!(positions, 80);
+    service.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,12 +165,9 @@ async fn values_come_from_flags_then_environment_then_file() {
     std::fs::write(&config, "[status]\nconnect = \"127.0.0.1:1\"\n").expect("writable");
     let config = config.to_str().expect("a path");
     let status = |extra: &[&str], variable: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command.args(["status", "--config", config]).args(extra);
-        if let Some(value) = variable {
-            command.env("BATON_CONNECT", value);
-        }
-        command.output().expect("the binary starts").status.code()
+        let arguments = [&["status", "--config", config], extra].concat();
+        let variable = variable.map(|value| ("BATON_CONNECT", value));
+        baton_with(&arguments, variable.as_slice()).code
     };
     let address = service.address.as_str();
     assert_eq!(status(&[], None), Some(4), "the file's address is used");
@@ -211,52 +181,7 @@ async fn values_come_from_flags_then_environment_then_file() {
         Some(4),
         "the flag wins over both"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn up_restarts_what_dies_and_ends_everything() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut service = Setup::new(&tiny_model(folder.path())).start().await;
-    let before = service.pids().await;
-    signal(before["decode-0"], "KILL");
-    let begin = Instant::now();
-    let after = loop {
-        let pids = service.pids().await;
-        if pids
-            .get("decode-0")
-            .is_some_and(|pid| *pid != before["decode-0"])
-        {
-            break pids;
-        }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "decode-0 was not restarted: {}",
-            service.log()
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    assert!(
-        service.log().contains("decode-0 ended: killed by signal 9"),
-        "{}",
-        service.log()
-    );
-    assert_eq!(after["prefill-0"], before["prefill-0"]);
-    signal(service.pid(), "TERM");
-    assert!(service.wait().success());
-    for (name, pid) in after {
-        assert!(!runs(pid), "{name} outlived its supervisor");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_supervisor_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let service: Service = Setup::new(&tiny_model(folder.path())).start().await;
-    let pids = service.pids().await;
-    signal(service.pid(), "KILL");
-    for (name, pid) in pids {
-        wait_until(&format!("the end of {name}"), || !runs(pid));
-    }
+    service.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -268,8 +193,8 @@ async fn bench_serve_reports_every_gap() {
         let mut all = vec!["bench", "serve", "--connect", connect, "--format", "json"];
         all.extend(arguments);
         let output = baton(&all);
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str::<Value>(&stdout(&output)).expect("JSON")
+        assert_eq!(output.code, Some(0), "{output:?}");
+        serde_json::from_str::<Value>(&output.stdout).expect("JSON")
     };
     for arrivals in [["--concurrency", "3"], ["--rate", "200"]] {
         let report = bench(

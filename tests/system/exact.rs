@@ -3,43 +3,25 @@
 //! The same 50 random requests run through services that differ in everything that must not matter.
 
 use baton_model_file::fixtures::Random;
-use baton_proto::v1::GenerateRequest;
+use baton_proto::v1::{FinishReason, GenerateRequest};
 
-use crate::random_requests::{Shape, requests};
-use crate::service::{Answer, Choice, Service, Setup, default_model, tiny_model};
-
-const TINY: Shape = Shape {
-    low: 0,
-    high: 256,
-    prompt: 400,
-    output: 40,
-};
-const REAL: Shape = Shape {
-    low: 1000,
-    high: 40_000,
-    prompt: 700,
-    output: 24,
-};
-
-/// What must not change: ids, text, log-probability bits and finish reasons of every choice.
-fn essence(answers: &[Answer]) -> Vec<Vec<Choice>> {
-    answers
-        .iter()
-        .map(|answer| answer.choices.values().cloned().collect())
-        .collect()
-}
+use crate::answer::{Answer, Essence};
+use crate::client::Client;
+use crate::models::{default_model, tiny_model, with};
+use crate::random_requests::{self, REAL, Shape, TINY, requests, salted};
+use crate::service::Setup;
 
 /// One after the other.
-async fn alone(service: &Service, requests: &[GenerateRequest]) -> Vec<Answer> {
+async fn alone(client: &Client, requests: &[GenerateRequest]) -> Vec<Answer> {
     let mut answers = Vec::new();
     for request in requests {
-        answers.push(service.generate(request.clone()).await.expect("an answer"));
+        answers.push(client.generate(request.clone()).await.expect("an answer"));
     }
     answers
 }
 
 /// All at once, in an order of their own.
-async fn crowded(service: &Service, requests: &[GenerateRequest], seed: u64) -> Vec<Answer> {
+async fn crowded(client: &Client, requests: &[GenerateRequest], seed: u64) -> Vec<Answer> {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     let mut random = Random::new(seed);
     for index in (1..order.len()).rev() {
@@ -47,7 +29,7 @@ async fn crowded(service: &Service, requests: &[GenerateRequest], seed: u64) -> 
     }
     let calls = order
         .iter()
-        .map(|index| service.generate(requests[*index].clone()));
+        .map(|index| client.generate(requests[*index].clone()));
     let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
     for (index, answer) in order.iter().zip(futures::future::join_all(calls).await) {
         answers[*index] = Some(answer.expect("an answer"));
@@ -58,10 +40,28 @@ async fn crowded(service: &Service, requests: &[GenerateRequest], seed: u64) -> 
         .collect()
 }
 
-fn assert_same(what: &str, expected: &[Vec<Choice>], answers: &[Answer]) {
-    for (index, (expected, got)) in expected.iter().zip(essence(answers)).enumerate() {
-        assert_eq!(*expected, got, "{what}: request {index} differs");
+/// Each request by itself, unified, without a single prefix hit: what all others are compared with.
+async fn reference(setup: &Setup, requests: &[GenerateRequest]) -> Vec<Essence> {
+    let service = unified(setup.clone()).start().await;
+    let answers = alone(&service, &salted(requests)).await;
+    for answer in &answers {
+        assert_eq!(answer.usage.cached_tokens, 0, "every salt is new");
     }
+    service.assert_idle().await;
+    answers.iter().map(Answer::essence).collect()
+}
+
+fn assert_same(what: &str, expected: &[Essence], answers: &[Answer]) {
+    assert_eq!(expected.len(), answers.len());
+    for (index, (expected, got)) in expected.iter().zip(answers).enumerate() {
+        assert_eq!(*expected, got.essence(), "{what}: request {index} differs");
+    }
+}
+
+/// Requests of which some prompt tokens were found in the cache.
+fn hits(answers: &[Answer]) -> usize {
+    let cached = answers.iter().filter(|one| one.usage.cached_tokens > 0);
+    cached.count()
 }
 
 /// Everything is prefilled on the decode worker: one worker does it all.
@@ -74,26 +74,30 @@ fn split(setup: Setup) -> Setup {
     setup.flag("--local-prefill-tokens", 0)
 }
 
+fn chunks(setup: Setup, budget: usize) -> Setup {
+    setup
+        .flag("--prefill-token-budget", budget)
+        .flag("--decode-token-budget", budget)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_do_not_depend_on_batch_chunk_split_or_transport() {
     let folder = tempfile::tempdir().expect("a folder");
-    let setup = Setup::new(&tiny_model(folder.path())).flag("--pages", 512);
+    let setup = Setup::new(&tiny_model(folder.path())).flag("--pages", 1024);
     let seed = 20_261_130;
-    println!("seed {seed}");
     let requests = requests(seed, 50, TINY);
+    let reference = reference(&setup, &requests).await;
+    assert_variety(&reference);
 
     let service = unified(setup.clone()).start().await;
-    let reference = essence(&alone(&service, &requests).await);
-    assert_same(
-        "repeated, with prefix hits",
-        &reference,
-        &alone(&service, &requests).await,
-    );
-    assert_same(
-        "crowded",
-        &reference,
-        &crowded(&service, &requests, seed).await,
-    );
+    let first = alone(&service, &requests).await;
+    assert_same("with shared prefixes", &reference, &first);
+    assert!(hits(&first) >= 8, "only {} found a prefix", hits(&first));
+    let second = alone(&service, &requests).await;
+    assert_same("with whole prompts held", &reference, &second);
+    assert!(hits(&second) >= 40, "only {} were held", hits(&second));
+    let answers = crowded(&service, &salted(&requests), seed).await;
+    assert_same("crowded, nothing held", &reference, &answers);
     service.assert_idle().await;
     drop(service);
 
@@ -102,7 +106,7 @@ async fn tokens_do_not_depend_on_batch_chunk_split_or_transport() {
             .flag("--transport", transport)
             .start()
             .await;
-        let answers = alone(&service, &requests).await;
+        let answers = alone(&service, &salted(&requests)).await;
         assert_same(transport, &reference, &answers);
         let moved = answers
             .iter()
@@ -111,89 +115,152 @@ async fn tokens_do_not_depend_on_batch_chunk_split_or_transport() {
             moved.count() > 25,
             "most requests must really have been split over {transport}"
         );
-        assert_same(
-            "split and crowded",
-            &reference,
-            &crowded(&service, &requests, seed + 1).await,
-        );
+        for round in 0..2 {
+            let answers = crowded(&service, &requests, seed + round).await;
+            assert_same("split and crowded", &reference, &answers);
+            let least = [0, 25][round as usize];
+            assert!(
+                hits(&answers) >= least,
+                "only {} found a prefix in round {round}",
+                hits(&answers)
+            );
+        }
         service.assert_idle().await;
     }
     for budget in [16, 64, 512] {
-        let service = split(setup.clone())
-            .flag("--prefill-token-budget", budget)
-            .flag("--decode-token-budget", budget)
-            .start()
-            .await;
-        assert_same(
-            &format!("chunks of {budget}"),
-            &reference,
-            &crowded(&service, &requests, 7).await,
-        );
-        service.assert_idle().await;
+        for how in [split as fn(Setup) -> Setup, unified] {
+            let service = chunks(how(setup.clone()), budget).start().await;
+            let answers = crowded(&service, &salted(&requests), 7).await;
+            assert_same(&format!("chunks of {budget}"), &reference, &answers);
+            service.assert_idle().await;
+        }
     }
+}
+
+/// The requests end in every way there is, or they would not show much.
+fn assert_variety(reference: &[Essence]) {
+    let choices = || reference.iter().flat_map(|(choices, ..)| choices);
+    let stopped: Vec<_> = choices().filter(|c| !c.stop.is_empty()).collect();
+    assert!(stopped.len() >= 3, "{} met a stop string", stopped.len());
+    for choice in stopped {
+        assert_eq!(choice.finish, Some(FinishReason::Stop));
+        assert!(!choice.text.contains(&choice.stop), "{choice:?}");
+    }
+    let full = choices().filter(|c| c.finish == Some(FinishReason::Length));
+    assert!(full.count() >= 20);
+    assert!(reference.iter().any(|(choices, ..)| choices.len() > 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sch_05_preemption_changes_no_token() {
     let folder = tempfile::tempdir().expect("a folder");
     let setup = Setup::new(&tiny_model(folder.path()));
-    let seed = 34;
-    println!("seed {seed}");
+    // Completions that are long enough to grow out of a pool that holds the largest request alone.
+    let shape = Shape {
+        output: 200,
+        ..TINY
+    };
+    let seed = 20_261_130;
+    let requests = requests(seed, 50, shape);
+    let reference = reference(&setup, &requests).await;
+    assert_variety(&reference);
+    for how in [unified as fn(Setup) -> Setup, split] {
+        let service = how(setup.clone()).flag("--pages", 100).start().await;
+        crowd_until_preempted(&service, &requests, &reference, 8).await;
+        service.assert_idle().await;
+    }
+}
+
+/// Crowds a pool that is too small until so many requests were preempted, some of several choices among
+/// them. Who is preempted depends on time; what anybody gets does not.
+async fn crowd_until_preempted(
+    client: &Client,
+    requests: &[GenerateRequest],
+    reference: &[Essence],
+    wanted: usize,
+) {
+    let (mut preempted, mut several) = (0, 0);
+    for order in 0..20 {
+        let answers = crowded(client, requests, order).await;
+        assert_same("a pool that is too small", reference, &answers);
+        let hit = answers.iter().filter(|one| one.receipt().preemptions > 0);
+        for answer in hit {
+            preempted += 1;
+            several += usize::from(answer.choices.len() > 1);
+        }
+        if preempted >= wanted && several > 0 {
+            return;
+        }
+    }
+    panic!("only {preempted} were preempted, {several} of them with several choices");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sch_05_long_completions_grow_out_of_the_pool() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let setup = Setup::new(&tiny_model(folder.path()));
     // Small prompts, long completions: growth, not admission, exhausts the pool.
     let shape = Shape {
         prompt: 40,
         output: 120,
         ..TINY
     };
+    let seed = 34;
     let requests: Vec<_> = requests(seed, 24, shape)
         .into_iter()
-        .map(|mut request| {
-            let sampling = request.sampling.as_mut().expect("set above");
-            sampling.max_tokens = Some(100);
-            sampling.n = Some(1);
-            sampling.ignore_eos = true;
-            sampling.stop.clear();
-            request
+        .map(|request| {
+            with(request, |sampling| {
+                sampling.max_tokens = Some(100);
+                sampling.ignore_eos = true;
+            })
         })
         .collect();
-    let service = unified(setup.clone()).flag("--pages", 1024).start().await;
-    let reference = essence(&alone(&service, &requests).await);
-    drop(service);
-    for split_or_not in [unified as fn(Setup) -> Setup, split] {
-        let service = split_or_not(setup.clone())
-            .flag("--pages", 28)
-            .start()
-            .await;
-        let answers = crowded(&service, &requests, seed).await;
-        assert_same("a pool that is too small", &reference, &answers);
-        let preemptions: u32 = answers
-            .iter()
-            .map(|answer| answer.receipt().preemptions)
-            .sum();
-        assert!(preemptions > 0, "the pool was meant to be too small");
+    let reference = reference(&setup, &requests).await;
+    for how in [unified as fn(Setup) -> Setup, split] {
+        let service = how(setup.clone()).flag("--pages", 36).start().await;
+        crowd_until_preempted(&service, &requests, &reference, 5).await;
         service.assert_idle().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_real_model_gives_the_same_tokens_split_and_unified() {
+async fn the_real_model_gives_the_same_tokens_however_it_is_run() {
     let setup = Setup::new(&default_model());
-    let seed = 77;
-    println!("seed {seed}");
-    let requests = requests(seed, 10, REAL);
-    let service = unified(setup.clone()).start().await;
-    let reference = essence(&alone(&service, &requests).await);
-    drop(service);
-    for transport in ["shm", "tcp"] {
-        let service = split(setup.clone())
-            .flag("--transport", transport)
-            .start()
-            .await;
-        assert_same(
-            transport,
-            &reference,
-            &crowded(&service, &requests, seed).await,
-        );
+    let mut requests = requests(77, 9, REAL);
+    let short = Shape {
+        prompt: 40,
+        output: 70,
+        ..REAL
+    };
+    // Two choices each, so that whoever is preempted has several.
+    let growing = requests.len()..requests.len() + 6;
+    requests.extend(
+        random_requests::requests(78, growing.len(), short)
+            .into_iter()
+            .map(|request| {
+                with(request, |sampling| {
+                    sampling.max_tokens = Some(60);
+                    sampling.ignore_eos = true;
+                    sampling.n = Some(2);
+                })
+            }),
+    );
+    let reference = reference(&setup, &requests).await;
+    for (budget, transport) in [(16, "shm"), (64, "tcp"), (512, "shm")] {
+        let setup = chunks(split(setup.clone()), budget).flag("--transport", transport);
+        let service = setup.start().await;
+        let answers = crowded(&service, &requests, 7).await;
+        let what = format!("chunks of {budget} over {transport}");
+        assert_same(&what, &reference, &answers);
+        if budget == 512 {
+            let again = crowded(&service, &requests, 8).await;
+            assert_same("with prefix hits", &reference, &again);
+            assert!(hits(&again) >= 5, "only {} found a prefix", hits(&again));
+        }
         service.assert_idle().await;
     }
+    let service = unified(setup).flag("--pages", 14).start().await;
+    let growing = (&requests[growing.clone()], &reference[growing]);
+    crowd_until_preempted(&service, growing.0, growing.1, 1).await;
+    service.assert_idle().await;
 }

@@ -2,10 +2,23 @@
 //!
 //! Each test starts its own service and takes turns with the others, for two cores serve them all.
 
+mod answer;
+mod bad_files;
+mod bad_input;
+mod cancels;
+mod client;
 mod clients;
 mod command_line;
+mod drain;
 mod exact;
-mod faults;
+mod garbage;
+mod killed_routers;
+mod killed_workers;
+mod membership;
+mod models;
+mod pressure;
+mod process;
 mod random_requests;
 mod real_model;
 mod service;
+mod supervision;

@@ -17,8 +17,25 @@ pub(crate) struct Shape {
     pub(crate) output: usize,
 }
 
+/// Requests for the random models.
+pub(crate) const TINY: Shape = Shape {
+    low: 0,
+    high: 256,
+    prompt: 700,
+    output: 60,
+};
+
+/// Requests for the default model.
+pub(crate) const REAL: Shape = Shape {
+    low: 1000,
+    high: 40_000,
+    prompt: 700,
+    output: 24,
+};
+
 /// `count` requests from one seed. Every third shares its beginning with the one before.
 pub(crate) fn requests(seed: u64, count: usize, shape: Shape) -> Vec<GenerateRequest> {
+    println!("seed {seed}");
     let mut random = Random::new(seed);
     let mut requests: Vec<GenerateRequest> = Vec::new();
     let mut last: Vec<u32> = Vec::new();
@@ -47,6 +64,18 @@ pub(crate) fn requests(seed: u64, count: usize, shape: Shape) -> Vec<GenerateReq
     requests
 }
 
+/// The same requests, each with a cache salt of its own: none finds a prefix of another.
+pub(crate) fn salted(requests: &[GenerateRequest]) -> Vec<GenerateRequest> {
+    let salted = requests.iter().enumerate().map(|(index, request)| {
+        let cache_salt = format!("salt {index}");
+        GenerateRequest {
+            cache_salt,
+            ..request.clone()
+        }
+    });
+    salted.collect()
+}
+
 fn sampling(random: &mut Random, index: usize, shape: Shape) -> SamplingOptions {
     let sampled = index % 2 == 1;
     SamplingOptions {
@@ -64,16 +93,16 @@ fn sampling(random: &mut Random, index: usize, shape: Shape) -> SamplingOptions 
             1
         }),
         max_tokens: Some(1 + random.below(shape.output) as u32),
-        min_tokens: if index % 7 == 0 { 2 } else { 0 },
+        min_tokens: if index.is_multiple_of(7) { 2 } else { 0 },
         presence_penalty: if index % 6 == 5 { 0.7 } else { 0.0 },
         frequency_penalty: if index % 6 == 4 { 0.4 } else { 0.0 },
         repetition_penalty: (index % 9 == 8).then_some(1.2),
-        stop: if index % 4 == 2 {
+        stop: if index % 4 >= 2 {
             vec!["e".into(), "th".into()]
         } else {
             Vec::new()
         },
-        ignore_eos: index % 3 == 0,
+        ignore_eos: index.is_multiple_of(3),
         logprobs: (index % 8 == 1).then_some(3),
         ..SamplingOptions::default()
     }

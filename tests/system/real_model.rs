@@ -1,23 +1,7 @@
 //! The default model, end to end: the right answer, pages that leave while prefill computes, receipts.
 
-use baton_proto::v1::generate_request::Input;
-use baton_proto::v1::{ChatInput, ChatMessage, GenerateRequest};
-
-use crate::service::{Setup, by_ids, default_model};
-
-fn chat(content: &str, max_tokens: u32) -> GenerateRequest {
-    let message = ChatMessage {
-        role: "user".into(),
-        content: content.into(),
-    };
-    let input = Input::Chat(ChatInput {
-        messages: vec![message],
-    });
-    GenerateRequest {
-        input: Some(input),
-        ..by_ids(Vec::new(), max_tokens)
-    }
-}
+use crate::models::{by_ids, chat, default_model};
+use crate::service::Setup;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_is_answered_over_both_paths() {
@@ -73,14 +57,8 @@ async fn pages_leave_while_prefill_computes_and_the_receipt_tells_all() {
             receipt.end_to_end_us.abs_diff(spent) <= 8,
             "ITL = (end to end - TTFT) / 7: {receipt:?}"
         );
+        assert_eq!(answer.workers(), ("prefill-0", "decode-0"));
         let attempt = receipt.attempts.last().expect("an attempt");
-        assert_eq!(
-            (
-                attempt.prefill_worker.as_str(),
-                attempt.decode_worker.as_str()
-            ),
-            ("prefill-0", "decode-0")
-        );
         assert!(!attempt.reason.is_empty());
         service.assert_idle().await;
     }
