@@ -20,8 +20,9 @@
 //! - One connection per attempt: it ends with its attempt, and attempts cannot stall each other.
 //! - Over tcp the payload follows its head and is read straight into the granted pages; over shm the
 //!   sender has written the pages, and the frame says so. Checksums are computed where the bytes lie.
-//! - Copies run in the connection's task, in slices of at most 1 MiB (about 0.1 ms): a thread of its
-//!   own per copy would only add a hand-over, and tasks that share a runtime stay responsive.
+//! - Copies run in the connection's task, in slices of at most 1 MiB (about 0.1 ms, longer where a copy
+//!   is the first to touch a page of the pool, which commits its memory): a thread of its own per copy
+//!   would only add a hand-over, and tasks that share a runtime stay responsive.
 //! - Whoever touches a page holds a lock under which its attempt is open (the attempt's state at the
 //!   receiver, a gate at the sender), so that closing an attempt is all it takes to keep its late bytes
 //!   out. The exception is a sender that maps the receiver's pool: see `shm/mod.rs`.

@@ -212,7 +212,7 @@ impl Dialer {
         layout: &KvLayout,
     ) -> Result<Arc<PeerMemory>, TransferError> {
         let bytes = layout.region_bytes();
-        // Filling the page table of a large pool takes milliseconds.
+        // System calls on memory that another process made: not on a thread that drives connections.
         let mapped = tokio::task::spawn_blocking(move || PeerMemory::map(&descriptor, bytes)).await;
         match mapped.unwrap_or_else(|error| {
             Err(TransferError::Memory {

@@ -58,7 +58,7 @@ impl SharedMemory {
 }
 
 // SAFETY: the mapping is page-aligned, `bytes` long, readable, writable, and unmapped only on drop; the
-// sealed size keeps every byte of it backed.
+// sealed size keeps every byte of it inside the memfd, which commits memory when a page is first touched.
 unsafe impl KvMemory for SharedMemory {
     fn base(&self) -> NonNull<u8> {
         self.base

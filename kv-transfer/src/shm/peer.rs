@@ -8,7 +8,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::TransferError;
 
-/// Maps `bytes` of a memfd, shared, with its page table filled in at once: faults inside copies are dear.
+/// Maps `bytes` of a memfd, shared. Nothing is populated: memory is committed as pages are first touched,
+/// by whichever side touches them, so that the first copy into a page also pays for its faults.
 pub(super) fn map_shared(
     descriptor: BorrowedFd<'_>,
     bytes: usize,
