@@ -115,6 +115,10 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_MAX_WAITING", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_waiting: Option<usize>,
+    /// Calls in progress of one client address; more are refused with a retry hint [default: 256].
+    #[arg(long, env = "BATON_MAX_PER_CLIENT", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_per_client: Option<usize>,
     /// Longest wait for pages on any decode worker, milliseconds [default: 10000].
     #[arg(long, env = "BATON_GRANT_WAIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,6 +59,7 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
             .unwrap_or(defaults.local_prefill_tokens),
         max_running: args.max_running.unwrap_or(defaults.max_running),
         max_waiting: args.max_waiting.unwrap_or(defaults.max_waiting),
+        max_per_client: args.max_per_client.unwrap_or(defaults.max_per_client),
         grant_wait: args
             .grant_wait_ms
             .map_or(defaults.grant_wait, Duration::from_millis),
