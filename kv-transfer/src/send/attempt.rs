@@ -165,6 +165,11 @@ impl SendAttempt {
         self.wants_revoke = true;
     }
 
+    /// Whether Commit has been said and its answer is awaited.
+    pub(crate) fn is_committing(&self) -> bool {
+        matches!(self.phase, Phase::Committing)
+    }
+
     pub(crate) fn fail(&mut self, error: TransferError) {
         self.end(Ending::Failed(error));
     }

@@ -128,9 +128,10 @@ impl Connection {
                 self.outbox.drop_unstarted();
             }
             None => {
-                // Dropped: the gate is shut. A frame that needs pages can never be completed.
+                // Dropped: the gate is shut. A frame that needs pages can never be completed, and a
+                // Commit that has not left yet never will: the connection's end tells the receiver.
                 self.attempt.revoke();
-                if self.outbox.drop_unstarted() {
+                if self.outbox.drop_unstarted() || self.attempt.is_committing() {
                     self.attempt.fail(TransferError::Revoked);
                 }
             }
