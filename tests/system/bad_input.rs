@@ -5,7 +5,7 @@ use crate::models::tiny_model;
 use crate::process::{Ended, assert_refused, baton};
 use crate::service::Setup;
 
-/// What is wrong with each, the arguments, and what the message must hold.
+/// Arguments, and what the message must hold.
 type Case<'a> = (&'a [&'a str], &'a [&'a str]);
 
 #[test]
@@ -179,6 +179,14 @@ fn hostile_arguments_of_clients_are_refused_before_anybody_is_asked() {
             &["--prompt", "x", "--temperature", "hot"],
             &["--temperature", "hot"],
         ),
+        (
+            &["--prompt", "x", "--temperature", "NaN"],
+            &["--temperature", "NaN", "finite"],
+        ),
+        (
+            &["--prompt", "x", "--min-p=-inf"],
+            &["--min-p", "-inf", "finite"],
+        ),
         (&["--prompt", "x", "--top-k=-1"], &["--top-k", "-1"]),
         (&["--prompt", "x", "--chat", "y"], &["--prompt", "--chat"]),
         (&["--prompt-file", &missing], &["--prompt-file", &missing]),
@@ -197,6 +205,11 @@ fn hostile_arguments_of_clients_are_refused_before_anybody_is_asked() {
         (&["--requests", "0"], &["--requests", "0"]),
         (&["--concurrency", "0"], &["--concurrency", "0"]),
         (&["--rate", "0"], &["--rate", "0"]),
+        (&["--rate", "NaN"], &["--rate", "NaN", "finite"]),
+        (
+            &["--ttft-target-ms", "inf"],
+            &["--ttft-target-ms", "inf", "finite"],
+        ),
         (&["--prompt-tokens", "9-3"], &["--prompt-tokens", "9-3"]),
         (&["--prompt-tokens", "lots"], &["--prompt-tokens", "lots"]),
         (&["--steady", "0"], &["--steady", "0"]),
