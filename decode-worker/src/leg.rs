@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use baton_proto::legs::{DecodeCommand, DecodeEvent};
 use baton_proto::v1;
-use baton_scheduler::{AfterPrompt, SequenceError, SequenceEvent};
+use baton_scheduler::AfterPrompt;
 use baton_worker::{
-    Admitted, Leg, LegError, OwnedSequence, Role as _, from_generated, sequence_events,
+    Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, from_generated,
 };
-use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use crate::granted::Granted;
@@ -28,7 +27,7 @@ pub(crate) async fn run(
     inbound: Streaming<v1::DecodeRequest>,
 ) {
     let result = serve(&decode, &mut leg, inbound).await;
-    leg.close(result);
+    leg.close(result).await;
 }
 
 async fn serve(
@@ -62,7 +61,7 @@ async fn prefill_here(
     admitted: Admitted,
 ) -> Result<(), LegError> {
     let steps = decode.worker().steps();
-    let (sender, events) = sequence_events();
+    let (sender, events) = SequenceEvents::channel(decode.worker());
     let queued_at = Instant::now();
     let submit = steps.submit(admitted.spec, AfterPrompt::Decode, None, sender);
     let id = leg.unless_over(submit).await??;
@@ -80,7 +79,7 @@ async fn prefill_elsewhere(
 ) -> Result<(), LegError> {
     let Admitted { spec, attempt } = admitted;
     let steps = decode.worker().steps();
-    let (sender, mut events) = sequence_events();
+    let (sender, mut events) = SequenceEvents::channel(decode.worker());
     let reserved = leg
         .unless_over(steps.reserve(spec.clone(), sender))
         .await??;
@@ -134,7 +133,7 @@ impl Arrival {
     async fn wait(
         &mut self,
         leg: &DecodeLeg,
-        events: &mut mpsc::Receiver<SequenceEvent>,
+        events: &mut SequenceEvents,
         commands: &mut Commands,
     ) -> Result<Vec<u8>, LegError> {
         loop {
@@ -142,11 +141,8 @@ impl Arrival {
                 biased;
                 error = leg.over() => return Err(error),
                 payload = self.granted.complete() => return payload,
-                event = events.recv() => match event {
-                    Some(SequenceEvent::Failed(error)) => return Err(error.into()),
-                    Some(_) => {}
-                    None => return Err(LegError::Sequence(SequenceError::Gone)),
-                },
+                // Nothing but a failure is told before the pages have landed.
+                event = events.next() => drop(event?),
                 choice = commands.next_cancel() => self.cancelled.push(choice?),
             }
         }

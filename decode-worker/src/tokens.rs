@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, DecodeReport, Scheduled};
-use baton_scheduler::{SequenceError, SequenceEvent, StepHandle};
-use baton_worker::{LegError, OwnedSequence, to_generated};
-use tokio::sync::mpsc;
+use baton_scheduler::{SequenceEvent, StepHandle};
+use baton_worker::{LegError, OwnedSequence, SequenceEvents, to_generated};
 
 use crate::leg::{Commands, DecodeLeg};
 
@@ -67,7 +66,7 @@ impl<'a> TokenStream<'a> {
     /// Runs to the end of the sequence or of the leg.
     pub(crate) async fn run(
         mut self,
-        mut events: mpsc::Receiver<SequenceEvent>,
+        mut events: SequenceEvents,
         mut commands: Commands,
     ) -> Result<(), LegError> {
         loop {
@@ -77,13 +76,12 @@ impl<'a> TokenStream<'a> {
                 choice = commands.next_cancel() => {
                     self.steps.cancel_choice(self.sequence.id(), choice?);
                 }
-                event = events.recv() => match event {
-                    Some(SequenceEvent::Done { preemptions }) => {
+                event = events.next() => match event? {
+                    SequenceEvent::Done { preemptions } => {
                         self.report.preemptions = preemptions;
                         return self.end().await;
                     }
-                    Some(event) => self.on_event(event).await?,
-                    None => return Err(LegError::Sequence(SequenceError::Gone)),
+                    event => self.on_event(event).await?,
                 },
             }
         }
@@ -117,8 +115,7 @@ impl<'a> TokenStream<'a> {
                 }
                 Ok(())
             }
-            SequenceEvent::Failed(error) => Err(error.into()),
-            SequenceEvent::Done { .. } => Ok(()),
+            SequenceEvent::Done { .. } | SequenceEvent::Failed(_) => Ok(()),
         }
     }
 

@@ -11,12 +11,11 @@ use baton_proto::ids::Attempt;
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
 use baton_scheduler::SequenceEvent;
-use baton_worker::{LegError, OwnedSequence, Role as _, to_generated};
-use tokio::sync::mpsc;
+use baton_worker::{LegError, OwnedSequence, Role as _, SequenceEvents, to_generated};
 use tonic::Streaming;
 
 use crate::PrefillWorker;
-use crate::leg::{PrefillLeg, next};
+use crate::leg::PrefillLeg;
 use crate::progress::SharedProgress;
 use crate::transfer::Transfer;
 
@@ -78,7 +77,7 @@ impl<'a> HandOff<'a> {
     /// Runs until the pages have been taken over, or nobody needs them.
     pub(crate) async fn run(
         mut self,
-        mut events: mpsc::Receiver<SequenceEvent>,
+        mut events: SequenceEvents,
         mut inbound: Streaming<v1::PrefillRequest>,
     ) -> Result<(), LegError> {
         let mut reading = true;
@@ -86,7 +85,7 @@ impl<'a> HandOff<'a> {
             tokio::select! {
                 biased;
                 error = self.leg.over() => return Err(error),
-                event = next(&mut events), if self.computed.is_none() || !events.is_closed() => {
+                event = events.next() => {
                     self.on_event(event?).await?;
                     if self.computed.as_ref().is_some_and(|done| done.running_choices.is_empty()) {
                         return self.finish_without_pages().await;
@@ -141,8 +140,7 @@ impl<'a> HandOff<'a> {
                 }
                 self.commit_if_ready();
             }
-            SequenceEvent::Failed(error) => return Err(error.into()),
-            SequenceEvent::FirstStep | SequenceEvent::Done { .. } => {}
+            SequenceEvent::FirstStep | SequenceEvent::Done { .. } | SequenceEvent::Failed(_) => {}
         }
         Ok(())
     }

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
-use baton_scheduler::{AfterPrompt, SequenceError, SequenceEvent, SequenceSpec};
+use baton_scheduler::{AfterPrompt, SequenceEvent, SequenceSpec};
 use baton_worker::{
-    Admitted, Leg, LegError, OwnedSequence, Role as _, sequence_events, to_generated,
+    Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, to_generated,
 };
-use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use crate::hand_off::HandOff;
@@ -27,7 +26,7 @@ pub(crate) async fn run(
     inbound: Streaming<v1::PrefillRequest>,
 ) {
     let result = serve(&prefill, &mut leg, inbound).await;
-    leg.close(result);
+    leg.close(result).await;
 }
 
 async fn serve(
@@ -58,7 +57,7 @@ async fn queue_and_hand_off(
     admitted: Admitted,
 ) -> Result<(), LegError> {
     let steps = prefill.worker().steps();
-    let (sender, events) = sequence_events();
+    let (sender, events) = SequenceEvents::channel(prefill.worker());
     let (factory, shared) = progress::factory(prefill.layout(), tokens_to_compute(&admitted.spec));
     let queued_at = Instant::now();
     let submit = steps.submit(admitted.spec, AfterPrompt::HandOff, Some(factory), sender);
@@ -81,7 +80,7 @@ async fn first_token_only(
         return Err(LegError::NoHandOff(left));
     }
     let steps = prefill.worker().steps();
-    let (sender, mut events) = sequence_events();
+    let (sender, mut events) = SequenceEvents::channel(prefill.worker());
     let queued_at = Instant::now();
     let submit = steps.submit(admitted.spec, AfterPrompt::Decode, None, sender);
     let id = leg.unless_over(submit).await??;
@@ -93,7 +92,7 @@ async fn first_token_only(
         let event = tokio::select! {
             biased;
             error = leg.over() => return Err(error),
-            event = next(&mut events) => event?,
+            event = events.next() => event?,
             message = inbound.message(), if reading => match message {
                 Ok(None) => {
                     reading = false;
@@ -119,8 +118,9 @@ async fn first_token_only(
                 leg.send(PrefillEvent::FirstToken(token)).await?;
             }
             SequenceEvent::Done { .. } => break,
-            SequenceEvent::Failed(error) => return Err(error.into()),
-            SequenceEvent::PromptDone { .. } | SequenceEvent::FirstStep => {}
+            SequenceEvent::PromptDone { .. }
+            | SequenceEvent::FirstStep
+            | SequenceEvent::Failed(_) => {}
         }
     }
     drop(sequence);
@@ -129,16 +129,6 @@ async fn first_token_only(
         ..PrefillReport::default()
     };
     leg.send(PrefillEvent::Done(report)).await
-}
-
-/// The next event; a step loop that has gone says so.
-pub(crate) async fn next(
-    events: &mut mpsc::Receiver<SequenceEvent>,
-) -> Result<SequenceEvent, LegError> {
-    events
-        .recv()
-        .await
-        .ok_or(LegError::Sequence(SequenceError::Gone))
 }
 
 /// Tokens whose K and V travel: the prompt and, of a choice that runs alone, its completion so far.

@@ -13,6 +13,8 @@ use crate::{Admitted, LegError, Worker};
 
 /// How long the first message of a leg may take.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+/// How long the router may take to make room for the status.
+const LAST_MESSAGE: Duration = Duration::from_secs(2);
 /// Messages that wait for the router to read them.
 const OUTBOUND: usize = 64;
 /// Events of the step loop that wait for their leg.
@@ -110,22 +112,45 @@ impl<T> Leg<T> {
         }
     }
 
-    /// Ends the stream: well, or with the status of what went wrong.
-    pub fn close(self, result: Result<(), LegError>) {
+    /// Ends the stream: well, or with the status of what went wrong, which waits, bounded, for a
+    /// slow router.
+    pub async fn close(self, result: Result<(), LegError>) {
         match result {
             Ok(()) => self.worker.leg_done(),
             Err(error) => {
                 let status = self.worker.leg_failed(&self.request_id, error);
-                // A full queue means that nobody reads; a stream without last message tells as much.
-                let _ = self.outbound.try_send(Err(status));
+                // Who does not read the status misses the last message, which tells as much.
+                let _ = tokio::time::timeout(LAST_MESSAGE, self.outbound.send(Err(status))).await;
             }
         }
     }
 }
 
-/// A channel for the events of one sequence.
-pub fn sequence_events() -> (mpsc::Sender<SequenceEvent>, mpsc::Receiver<SequenceEvent>) {
-    mpsc::channel(SEQUENCE_EVENTS)
+/// What the step loop says of one sequence.
+pub struct SequenceEvents {
+    worker: Arc<Worker>,
+    events: mpsc::Receiver<SequenceEvent>,
+}
+
+impl SequenceEvents {
+    /// The place where the step loop puts them, and the one where they are read.
+    pub fn channel(worker: &Arc<Worker>) -> (mpsc::Sender<SequenceEvent>, Self) {
+        let (sender, events) = mpsc::channel(SEQUENCE_EVENTS);
+        let worker = worker.clone();
+        (sender, Self { worker, events })
+    }
+
+    /// The next event. Cancel-safe.
+    ///
+    /// # Errors
+    /// The sequence has failed, or the step loop has given up telling so.
+    pub async fn next(&mut self) -> Result<SequenceEvent, LegError> {
+        match self.events.recv().await {
+            Some(SequenceEvent::Failed(error)) => Err(error.into()),
+            Some(event) => Ok(event),
+            None => Err(self.worker.why_silent().await.into()),
+        }
+    }
 }
 
 /// The one owner of a sequence at the step loop; gives everything back when dropped.

@@ -28,7 +28,7 @@ pub use door::Admitted;
 pub use equipment::{Equipment, KvRegion, load_model};
 pub use error::WorkerError;
 pub use fingerprint::fingerprint;
-pub use leg::{Leg, Outbound, OwnedSequence, sequence_events};
+pub use leg::{Leg, Outbound, OwnedSequence, SequenceEvents};
 pub use leg_error::{LegError, REASON_KEY};
 pub use options::{Membership, PoolSize, WorkerOptions};
 pub use role::{Role, Slot};

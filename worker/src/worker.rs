@@ -10,7 +10,7 @@ use std::time::Duration;
 use baton_engine::StepEngine;
 use baton_proto::SequenceLimits;
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
-use baton_scheduler::{SchedulerConfig, StepHandle};
+use baton_scheduler::{SchedulerConfig, SequenceError, StepHandle};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +20,8 @@ use crate::{KvRegion, LegError, WorkerError, WorkerOptions};
 
 /// A choice that runs gets a token at least every this many steps.
 const DECODE_EVERY: u32 = 4;
+/// How long the end of the step loop may take to show after the end of its sequences.
+const LOOP_END: Duration = Duration::from_millis(100);
 /// Share of a decode worker's pool that admission keeps free for growth, percent.
 const HEADROOM_PERCENT: u32 = 5;
 
@@ -29,6 +31,7 @@ pub struct Worker {
     fingerprint_digest: [u8; 32],
     limits: SequenceLimits,
     steps: StepHandle,
+    write_deadline: Duration,
     draining: watch::Sender<bool>,
     legs: TaskTracker,
     ended: CancellationToken,
@@ -78,6 +81,7 @@ impl Worker {
             fingerprint_digest,
             limits,
             steps,
+            write_deadline: options.write_deadline,
             draining: watch::Sender::new(false),
             legs: TaskTracker::new(),
             ended: CancellationToken::new(),
@@ -150,6 +154,15 @@ impl Worker {
     /// Runs what must still happen after a leg. A drain waits for it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.legs.spawn(task);
+    }
+
+    /// Why the events of a sequence ended without a last one: with the step loop, or because nobody
+    /// took them for so long that not even the news of that found room.
+    pub(crate) async fn why_silent(&self) -> SequenceError {
+        match tokio::time::timeout(LOOP_END, self.steps.ended()).await {
+            Ok(()) => SequenceError::Gone,
+            Err(_) => SequenceError::SlowReader(self.write_deadline),
+        }
     }
 
     /// Legs that run, and fences that are still waited for.

@@ -35,6 +35,9 @@ async fn str_01_a_caller_that_leaves_stops_its_sequence() {
         let ask = Ask::greedy(prompt(round, 20), 1500);
         let is_split = round % 4 == 0;
         let mut got = Got::default();
+        // Three tokens, or one from prefill and up to three from here; then the next step waits.
+        decode.gate.close();
+        decode.gate.let_some(3);
         let mut leg = if is_split {
             let (mut first, second) = granted(&prefill, &decode, &ask).await;
             first.finish(&mut got).await.unwrap();
@@ -45,9 +48,7 @@ async fn str_01_a_caller_that_leaves_stops_its_sequence() {
         while got.choices.get(&0).is_none_or(|tokens| tokens.len() < 3) {
             leg.step(&mut got).await.unwrap();
         }
-        decode.gate.close();
-        let steps = decode.gate.arrived();
-        decode.gate.until_arrived(steps + 1).await;
+        decode.gate.hold().await;
         // A step is under way when the caller leaves; it is the sequence's last.
         drop(leg);
         until("the cancel", async || {

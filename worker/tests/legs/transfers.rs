@@ -478,7 +478,7 @@ async fn xfr_12_the_request_id_is_no_transfer_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn xfr_15_a_slow_prefill_is_not_charged_to_the_transfer() {
     for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
-        let lease = Duration::from_millis(150);
+        let lease = Duration::from_millis(400);
         let (prefill, decode) = pair(Wish {
             lease,
             ..Wish::over(transports)
@@ -490,13 +490,11 @@ async fn xfr_15_a_slow_prefill_is_not_charged_to_the_transfer() {
         prefill.gate.until_arrived(1).await;
         let mut second = DecodeLeg::open(&decode, &ask, false).await.unwrap();
         first.grant(second.granted().await.unwrap());
-        // Each step takes three leases.
-        for step in 0..4 {
-            tokio::time::sleep(3 * lease).await;
+        // Two of the four steps take two leases each.
+        for step in 1..=2 {
+            tokio::time::sleep(2 * lease).await;
             prefill.gate.let_some(1);
-            if step < 3 {
-                prefill.gate.until_arrived(step + 2).await;
-            }
+            prefill.gate.until_arrived(step + 1).await;
         }
         prefill.gate.let_all();
         let mut got = Got::default();

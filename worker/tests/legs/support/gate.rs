@@ -12,8 +12,8 @@ use super::soon;
 pub(crate) struct Gate {
     allowed: Mutex<u64>,
     changed: Condvar,
-    /// Steps that have arrived at the gate.
-    arrived: watch::Sender<u64>,
+    /// Steps that have arrived at the gate, and those that are through.
+    steps: watch::Sender<(u64, u64)>,
     /// Whether steps panic.
     broken: AtomicBool,
 }
@@ -32,7 +32,7 @@ impl Gate {
         Arc::new(Self {
             allowed,
             changed,
-            arrived: watch::Sender::new(0),
+            steps: watch::Sender::new((0, 0)),
             broken: AtomicBool::new(false),
         })
     }
@@ -62,22 +62,33 @@ impl Gate {
 
     /// Steps that have arrived so far.
     pub(crate) fn arrived(&self) -> u64 {
-        *self.arrived.borrow()
+        self.steps.borrow().0
     }
 
     /// Waits until `steps` steps have arrived since the start.
     pub(crate) async fn until_arrived(&self, steps: u64) {
-        let mut arrived = self.arrived.subscribe();
-        soon(
-            "a step at the gate",
-            arrived.wait_for(|&count| count >= steps),
-        )
-        .await
-        .unwrap();
+        self.until("a step at the gate", |(arrived, _)| arrived >= steps)
+            .await;
+    }
+
+    /// Closes and waits until a step stands at the gate.
+    pub(crate) async fn hold(&self) {
+        self.close();
+        self.until("a step held at the gate", |(arrived, through)| {
+            arrived > through
+        })
+        .await;
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn((u64, u64)) -> bool) {
+        let mut steps = self.steps.subscribe();
+        soon(what, steps.wait_for(|&steps| condition(steps)))
+            .await
+            .unwrap();
     }
 
     pub(crate) fn pass(&self) {
-        self.arrived.send_modify(|count| *count += 1);
+        self.steps.send_modify(|(arrived, _)| *arrived += 1);
         let mut allowed = self.allowed.lock().unwrap();
         while *allowed == 0 {
             allowed = self.changed.wait(allowed).unwrap();
@@ -85,6 +96,8 @@ impl Gate {
         if *allowed != u64::MAX {
             *allowed -= 1;
         }
+        // Under the lock: whoever has closed the gate sees who is through.
+        self.steps.send_modify(|(_, through)| *through += 1);
     }
 }
 
