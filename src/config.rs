@@ -28,6 +28,7 @@ const SECTIONS: [&str; 8] = [
 ];
 
 /// A parsed configuration file; empty when none is named.
+#[derive(Debug)]
 pub(crate) struct File {
     /// Empty when there is none.
     name: String,
@@ -112,9 +113,7 @@ mod tests {
     use crate::args::{Format, GenerateArgs, StatusArgs};
 
     fn file(text: &str) -> File {
-        File::parse("test.toml".into(), text)
-            .ok()
-            .expect("valid TOML")
+        File::parse("test.toml".into(), text).expect("valid TOML")
     }
 
     #[test]
@@ -124,7 +123,7 @@ mod tests {
             connect: Some("flag:2".into()),
             format: None,
         };
-        let merged = file.layer("status", &flags, &[]).ok().expect("layers");
+        let merged = file.layer("status", &flags, &[]).expect("layers");
         assert_eq!(merged.connect.as_deref(), Some("flag:2"));
         assert_eq!(merged.format, Some(Format::Json));
     }
@@ -145,10 +144,7 @@ mod tests {
             seed: Some(u64::MAX),
             ..GenerateArgs::default()
         };
-        let merged = file("")
-            .layer("generate", &flags, &[])
-            .ok()
-            .expect("layers");
+        let merged = file("").layer("generate", &flags, &[]).expect("layers");
         assert_eq!(merged.seed, Some(u64::MAX));
     }
 
@@ -161,7 +157,6 @@ mod tests {
         };
         let merged = file
             .layer("generate", &flags, &[&["prompt", "chat"]])
-            .ok()
             .expect("layers");
         assert_eq!((merged.prompt, merged.max_tokens), (None, Some(3)));
         assert_eq!(merged.chat.as_deref(), Some("from the flag"));

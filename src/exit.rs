@@ -45,6 +45,7 @@ impl Failure {
     }
     /// The service's status, as the user should read it.
     pub(crate) fn from_status(status: &tonic::Status) -> Self {
+        let status = &readable(status);
         Self::refused(format!(
             "{}: {}",
             code_name(status.code()),
@@ -75,6 +76,19 @@ impl Failure {
         self.message.clear();
         self
     }
+}
+
+/// What a status means to a user: a connection that broke has no words of its own.
+pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
+    let broken = std::error::Error::source(status).is_some()
+        && matches!(
+            status.code(),
+            tonic::Code::Unknown | tonic::Code::Internal | tonic::Code::Cancelled
+        );
+    if broken {
+        return tonic::Status::unavailable("the connection to the router was lost");
+    }
+    status.clone()
 }
 
 /// gRPC's own name of a code, e.g. `RESOURCE_EXHAUSTED`.

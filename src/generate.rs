@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Format, GenerateArgs};
 use crate::client;
-use crate::exit::{Failure, code_name};
+use crate::exit::{Failure, code_name, readable};
 
 /// Largest --prompt-file; the router's own limit is lower and names itself.
 const MAX_PROMPT_FILE_BYTES: u64 = 64 << 20;
@@ -229,6 +229,7 @@ impl Printer {
     fn error(&mut self, error: StreamError) -> Failure {
         let (failure, code, message) = match error {
             StreamError::Status(status) => {
+                let status = readable(&status);
                 let code = code_name(status.code());
                 (
                     Failure::from_status(&status),

@@ -74,7 +74,7 @@ fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
             }
         }
         Stage::Draining { legs } => {
-            tracing::info!("{role} worker drains, {legs} requests still run")
+            tracing::info!("{role} worker drains, {legs} requests still run");
         }
     }
 }
@@ -250,7 +250,7 @@ mod tests {
             advertise: Some("host-1:7071".into()),
             ..args
         };
-        let options = options(told, WorkerRole::Decode).ok().expect("valid");
+        let options = options(told, WorkerRole::Decode).expect("valid");
         assert_eq!(options.transfer_advertise.as_deref(), Some("host-1"));
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::{oneshot, watch};
 use crate::exit::{Failure, USAGE};
 
 /// Longest time to become ready: a large model loads from a slow disk.
-const START_LIMIT: Duration = Duration::from_secs(600);
+const START_LIMIT: Duration = Duration::from_mins(10);
 /// Time to end after SIGTERM: more than any role gives its running requests and itself.
 const STOP_LIMIT: Duration = Duration::from_secs(40);
 /// First and longest wait before a restart.
@@ -85,7 +85,9 @@ impl Child {
                 status = process.wait() => status,
                 () = stopped(&mut stopping) => return self.end(process, stdin).await,
             };
-            let how = status.as_ref().map_or_else(ToString::to_string, describe);
+            let how = status
+                .as_ref()
+                .map_or_else(ToString::to_string, |status| describe(*status));
             if told.is_some() {
                 let message = format!("{} did not start: {how}", self.name);
                 // The child has told which flag is wrong; it was this command's.
@@ -134,7 +136,7 @@ impl Child {
             .iter()
             .position(|argument| argument == "--listen")
         {
-            self.arguments[flag + 1] = address.to_owned();
+            address.clone_into(&mut self.arguments[flag + 1]);
         }
     }
 
@@ -182,7 +184,7 @@ fn parse_ready(line: &str) -> Option<Ready> {
     })
 }
 
-fn describe(status: &ExitStatus) -> String {
+fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),

@@ -56,14 +56,18 @@ pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failur
         }
         Err(failure) => Err(failure),
     };
-    // The router first: what it still serves needs its workers. Dropping the pools, on a second signal,
-    // kills what is left.
+    // The router first: what it still serves needs its workers.
     tokio::select! {
         () = async {
             router.stop().await;
             workers.stop().await;
         } => {}
-        () = interrupts.next() => {}
+        () = interrupts.next() => {
+            // Aborted supervision kills its child as it is dropped, which must have happened before
+            // this process ends.
+            router.children.shutdown().await;
+            workers.children.shutdown().await;
+        }
     }
     result
 }

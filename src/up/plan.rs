@@ -131,12 +131,12 @@ impl Plan {
                 push(
                     &mut arguments,
                     "--transport",
-                    self.args.transport.map(value_name),
+                    self.args.transport.as_ref().map(value_name),
                 );
                 push(
                     &mut arguments,
                     "--kv-dtype",
-                    self.args.kv_dtype.map(value_name),
+                    self.args.kv_dtype.as_ref().map(value_name),
                 );
                 let cpus = self.cpus.get(place).map(|cpus| {
                     cpus.iter()
@@ -175,7 +175,7 @@ fn push(arguments: &mut Vec<String>, flag: &str, value: Option<impl ToString>) {
 }
 
 /// A value as its own flag spells it.
-fn value_name(value: impl clap::ValueEnum) -> String {
+fn value_name(value: &impl clap::ValueEnum) -> String {
     value
         .to_possible_value()
         .map(|name| name.get_name().to_owned())
