@@ -229,6 +229,41 @@ async fn xfr_04_a_cancel_and_a_killed_sender_at_once_leave_no_page_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn xfr_04_a_sender_that_falls_silent_costs_its_grant_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = slow_model(folder.path());
+    for transport in ["shm", "tcp"] {
+        let flags = ["--transport", transport, "--pages", "1024"];
+        let trio = Trio::start(&model, &flags).await;
+        let (prefill, decode) = trio.workers().await;
+        let events = trio.client.open(endless(tiny_prompt(4, 1500), 8)).await;
+        decode
+            .when("receiving", |load| ledger(load).granted > 0)
+            .await;
+        trio.prefill.signal("STOP");
+        drop(events);
+        let load = decode
+            .within(Duration::from_secs(10), "rid of the grant", |load| {
+                let pages = ledger(load);
+                load.running + load.queued + pages.live + pages.granted == 0
+            })
+            .await;
+        // A stopped process that has mapped the pool might still write; a socket's end cannot.
+        assert!(transport == "shm" || is_idle(&load), "{load:?}");
+        // Others are served meanwhile.
+        let answer = trio.client.generate(endless(tiny_prompt(5, 300), 8)).await;
+        assert_eq!(answer.expect("prefilled locally").workers().1, "decode-0");
+        trio.prefill.signal("CONT");
+        prefill.when("idle", is_idle).await;
+        decode.when("idle", is_idle).await;
+        trio.client.until_ready(2).await;
+        let answer = trio.client.generate(endless(tiny_prompt(6, 300), 8)).await;
+        assert_eq!(answer.expect("split again").receipt().transport, transport);
+        trio.client.assert_idle().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn xfr_09_a_prefill_worker_replaced_at_its_address_costs_one_request_at_most() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = tiny_model(folder.path());
