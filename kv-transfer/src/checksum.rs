@@ -1,6 +1,10 @@
-//! Checksums of pieces and the digest of a whole transfer. It must not know where bytes come from.
+//! Checksums of pieces, digests of a whole transfer and of what was granted. It must not know where bytes come from.
 
+use baton_proto::domain::PageSlot;
 use baton_proto::ids::{Attempt, TransferId};
+
+/// Sets the digest of granted slots apart from every other use of blake3.
+const SLOTS_TAG: &[u8] = b"baton granted slots";
 
 /// What a piece's checksum is bound to, besides its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +44,25 @@ pub(crate) fn transfer_digest(id: TransferId, attempt: Attempt, checksums: &[u32
             place.copy_from_slice(&checksum.to_le_bytes());
         }
         hasher.update(&bytes[..group.len() * 4]);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// Digest that Hello carries: blake3 over a tag, the reused pages, and every granted slot in order. Over
+/// shm the sender writes the pages its grant names before the receiver hears of them, so both must hold
+/// the same grant before the sender gets at the memory.
+pub(crate) fn slots_digest(reused_pages: u32, slots: &[PageSlot]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(SLOTS_TAG);
+    hasher.update(&reused_pages.to_le_bytes());
+    hasher.update(&(slots.len() as u64).to_le_bytes());
+    let mut bytes = [0u8; 1024];
+    for group in slots.chunks(128) {
+        for (place, slot) in bytes.chunks_exact_mut(8).zip(group) {
+            place[..4].copy_from_slice(&slot.page.to_le_bytes());
+            place[4..].copy_from_slice(&slot.generation.to_le_bytes());
+        }
+        hasher.update(&bytes[..group.len() * 8]);
     }
     *hasher.finalize().as_bytes()
 }

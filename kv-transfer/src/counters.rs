@@ -72,6 +72,8 @@ counters! {
     refused_attempt,
     /// Handshakes refused: wrong secret.
     refused_secret,
+    /// Handshakes refused: other page slots than were granted.
+    refused_slots,
     /// Handshakes refused: secret used before.
     refused_already_used,
     /// Handshakes refused: shm from another user.
@@ -103,6 +105,7 @@ impl Counters {
             Refusal::Closed(_) => &self.refused_closed,
             Refusal::Attempt { .. } => &self.refused_attempt,
             Refusal::Secret => &self.refused_secret,
+            Refusal::Slots => &self.refused_slots,
             Refusal::AlreadyUsed => &self.refused_already_used,
             Refusal::OtherUser => &self.refused_other_user,
             Refusal::OtherHost => &self.refused_other_host,

@@ -234,6 +234,9 @@ pub enum Refusal {
     /// The secret is wrong.
     #[error("wrong secret")]
     Secret,
+    /// The sender's grant names other pages or generations than were reserved.
+    #[error("the grant's page slots are not those that were reserved")]
+    Slots,
     /// The secret has been used: a broken connection ends its attempt.
     #[error("secret already used")]
     AlreadyUsed,
@@ -266,6 +269,7 @@ impl Refusal {
             Self::Closed(_) => "refused_closed",
             Self::Attempt { .. } => "refused_attempt",
             Self::Secret => "refused_secret",
+            Self::Slots => "refused_slots",
             Self::AlreadyUsed => "refused_already_used",
             Self::OtherUser => "refused_other_user",
             Self::OtherHost => "refused_other_host",

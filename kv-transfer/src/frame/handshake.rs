@@ -28,6 +28,8 @@ pub struct Hello {
     pub host_id: String,
     /// shm: the sender has no mapping of the receiver's pool yet.
     pub wants_memory: bool,
+    /// blake3 over the reused pages and slots of the sender's grant.
+    pub slots_digest: [u8; 32],
     /// The sender's compatibility identity.
     pub fingerprint: Fingerprint,
 }
@@ -54,6 +56,7 @@ impl Hello {
         out.u64(self.sender.0);
         out.u64(self.receiver.0);
         out.u8(u8::from(self.wants_memory));
+        out.bytes(&self.slots_digest);
         out.text(&self.host_id, MAX_TEXT_BYTES);
         encode_fingerprint(&self.fingerprint, out);
     }
@@ -65,6 +68,7 @@ impl Hello {
             sender: Incarnation(reader.u64()?),
             receiver: Incarnation(reader.u64()?),
             wants_memory: decode_flag(reader, "wants_memory")?,
+            slots_digest: reader.array()?,
             host_id: reader.text("host id", MAX_TEXT_BYTES)?,
             fingerprint: decode_fingerprint(reader)?,
         })
@@ -201,6 +205,7 @@ pub(super) fn encode_refusal(refusal: &Refusal, out: &mut Writer) {
             out.u32(*cap);
         }
         Refusal::Malformed => out.u8(11),
+        Refusal::Slots => out.u8(12),
     }
 }
 
@@ -237,11 +242,12 @@ pub(super) fn decode_refusal(reader: &mut Reader<'_>) -> Result<Refusal, FrameEr
             cap: reader.u32()?,
         },
         11 => Refusal::Malformed,
+        12 => Refusal::Slots,
         value => {
             return Err(FrameError::Value {
                 what: "refusal",
                 value: u64::from(value),
-                limit: 11,
+                limit: 12,
             });
         }
     })

@@ -11,6 +11,7 @@ use baton_proto::ids::{Incarnation, TransferSecret};
 
 use super::ending::Ending;
 use super::pieces::Pieces;
+use crate::checksum::slots_digest;
 use crate::error::{Refusal, TransferError};
 use crate::frame::{AttemptKey, Commit, Manifest, PagesHead};
 use crate::page_access::PieceRun;
@@ -130,6 +131,11 @@ impl ReceiveAttempt {
             .zip(&secret.0)
             .fold(0u8, |sum, (a, b)| sum | (a ^ b));
         std::hint::black_box(difference) == 0
+    }
+
+    /// Whether a sender's grant names exactly what was reserved.
+    pub(crate) fn granted(&self, digest: &[u8; 32]) -> bool {
+        slots_digest(self.reused_pages, &self.slots) == *digest
     }
 
     /// A sender with the right secret wants in. Single use: a broken connection ends its attempt.

@@ -149,6 +149,9 @@ impl Table {
             if !state.knows(&hello.secret) {
                 return Err(Refusal::Secret);
             }
+            if !state.granted(&hello.slots_digest) {
+                return Err(Refusal::Slots);
+            }
             if facts.transport == Transport::Shm {
                 self.check_shm(hello, facts, quarantined)?;
             }

@@ -12,6 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::peers::Peers;
 use super::reachable::objection;
 use super::writer::{InPlace, OnTheWire, PageWriter};
+use crate::checksum::slots_digest;
 use crate::counters::{Counters, add};
 use crate::error::{Refusal, TransferError};
 use crate::frame::{AttemptKey, Frame, Hello, Welcome};
@@ -242,6 +243,7 @@ impl Dialer {
             receiver: grant.incarnation,
             host_id: self.identity.host_id.clone(),
             wants_memory,
+            slots_digest: slots_digest(grant.reused_pages, &grant.slots),
             fingerprint: self.identity.fingerprint.clone(),
         };
         Frame::Hello(Box::new(hello)).encode(0)

@@ -39,6 +39,7 @@ fn samples() -> Vec<Frame> {
         receiver: Incarnation(2),
         host_id: "host".to_owned(),
         wants_memory: true,
+        slots_digest: [8; 32],
         fingerprint: fingerprint(&layout(8)),
     };
     let welcome = Welcome {
@@ -75,6 +76,7 @@ fn samples() -> Vec<Frame> {
             found: 2,
         },
         Refusal::Secret,
+        Refusal::Slots,
         Refusal::AlreadyUsed,
         Refusal::OtherUser,
         Refusal::OtherHost,

@@ -1,11 +1,12 @@
 //! Who is let in, and who is told why not.
 
-use baton_proto::domain::{Fingerprint, Transport};
+use baton_proto::domain::{Fingerprint, Grant, PageSlot, Transport};
 use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
 
 use super::raw::{RawSender, hello};
 use super::support::*;
 use super::whole::BOTH;
+use crate::checksum::slots_digest;
 use crate::error::{CloseReason, Refusal, TransferError};
 use crate::frame::{Frame, Hello};
 use crate::receive::table::SocketFacts;
@@ -107,6 +108,70 @@ async fn xfr_01_stale_references_are_refused_each_by_name() {
             late.hear().await,
             Some(Frame::Refused(Refusal::Closed(CloseReason::Expired)))
         );
+    }
+}
+
+#[tokio::test]
+async fn xfr_01_forged_slots_are_refused_before_a_byte_is_written() {
+    type Forgery = fn(&mut Grant);
+    let forgeries: [(&str, Forgery); 4] = [
+        ("a page that was not granted", |grant| {
+            grant.slots[1].page = 9;
+        }),
+        ("another generation", |grant| grant.slots[2].generation += 1),
+        ("another order", |grant| grant.slots.swap(0, 2)),
+        ("a slot more", |grant| {
+            let slot = grant.slots[2];
+            grant.slots.push(slot);
+        }),
+    ];
+    for (choice, transport) in BOTH {
+        for (what, forge) in forgeries {
+            let landed = receiving(layout(16), choice).await;
+            fill_random(&*landed.memory, 7);
+            let before = read(&*landed.memory, 0, landed.layout.region_bytes());
+            let sent = sending(layout(16), choice, 1);
+            let (grant, mut incoming) = landed.open(&[1, 2, 3], 0);
+            let mut forged = grant.clone();
+            forge(&mut forged);
+            // Everything is ready, so that an admitted sender would write at once.
+            let local: Vec<u32> = (0..forged.slots.len() as u32).collect();
+            let tokens = 16 * forged.slots.len() as u32;
+            let progress = sent.progress(tokens, &local);
+            advance_all(&progress, &sent.layout, tokens);
+            let outgoing = sent.sender.begin(forged, progress);
+            let error = within("commit", outgoing.commit(Vec::new())).await;
+            assert_eq!(
+                error.expect_err(what),
+                TransferError::Refused(Refusal::Slots)
+            );
+            assert_eq!(landed.counter("refused_slots"), 1, "{what}");
+            let after = read(&*landed.memory, 0, landed.layout.region_bytes());
+            assert!(before == after, "{what}: memory was written");
+            // The real grant was not used up.
+            let progress = sent.progress(48, &[0, 1, 2]);
+            advance_all(&progress, &sent.layout, 48);
+            within(
+                "commit",
+                sent.sender.begin(grant, progress).commit(Vec::new()),
+            )
+            .await
+            .expect(what);
+            committed(within("outcome", incoming.outcome()).await);
+            assert_same(&sent, &landed, &[0, 1, 2], &[1, 2, 3], 0);
+        }
+        // The reused prefix counts too.
+        let landed = receiving(layout(16), choice).await;
+        let refusal = refused(&landed, transport, |hello| {
+            let slot = PageSlot {
+                page: 1,
+                generation: 8,
+            };
+            assert_eq!(hello.slots_digest, slots_digest(0, &[slot]));
+            hello.slots_digest = slots_digest(1, &[slot]);
+        })
+        .await;
+        assert_eq!(refusal, Refusal::Slots);
     }
 }
 

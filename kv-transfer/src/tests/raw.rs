@@ -7,7 +7,7 @@ use baton_proto::domain::{Grant, Transport};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::support::{SendingSide, piece, within};
-use crate::checksum::{PieceName, piece_checksum, transfer_digest};
+use crate::checksum::{PieceName, piece_checksum, slots_digest, transfer_digest};
 use crate::frame::{AttemptKey, Commit, Frame, Hello, Manifest, PageMark, PagesHead, Welcome};
 use crate::read_buffer::ReadBuffer;
 use crate::shm::PeerMemory;
@@ -33,6 +33,7 @@ pub(super) fn hello(grant: &Grant, host_id: &str) -> Hello {
         receiver: grant.incarnation,
         host_id: host_id.to_owned(),
         wants_memory: true,
+        slots_digest: slots_digest(grant.reused_pages, &grant.slots),
         fingerprint: grant.fingerprint.clone(),
     }
 }
