@@ -112,11 +112,16 @@ impl Task {
         loop {
             let status = self.register().await;
             let was_registered = !matches!(*self.state.borrow(), Registration::Connecting { .. });
-            if was_registered {
+            // Who was displaced does not take its place back in a hurry.
+            if was_registered && status.code() != Code::Aborted {
                 backoff.reset();
             }
             let error = format!("{}: {}", status.code(), status.message());
-            if was_registered || status.code() == Code::InvalidArgument {
+            let refused = matches!(
+                status.code(),
+                Code::InvalidArgument | Code::FailedPrecondition
+            );
+            if was_registered || refused {
                 tracing::warn!(
                     router = self.router,
                     error,

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::http2::MAX_MESSAGE_BYTES;
 use crate::membership::CheckWorker;
-use crate::table::{Entry, MAX_MEMBERS, MemberKey, TableWriter};
+use crate::table::{Entry, MemberKey, TableWriter};
 
 /// Time for a new registration to say who it is.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
@@ -81,9 +81,7 @@ impl RegistryService for Service {
         let mut differing_fields = (self.check)(&info);
         differing_fields.truncate(MAX_DIFFERING_FIELDS);
         let worker = info.worker_id.clone();
-        let entry = self.registry.writer.register(info).ok_or_else(|| {
-            Status::resource_exhausted(format!("{MAX_MEMBERS} workers are registered already"))
-        })?;
+        let entry = self.registry.writer.register(info)?;
         let accepted = differing_fields.is_empty();
         tracing::info!(%worker, incarnation = %entry.key().1, accepted, ?differing_fields,
             "worker registered");
@@ -127,6 +125,12 @@ async fn follow(
     let ended = loop {
         let request = tokio::select! {
             () = replies.closed() => break "the worker is gone".to_owned(),
+            status = entry.displaced() => {
+                let reason = status.message().to_owned();
+                // It registers again, or learns from the refusal who is in its place.
+                let _ = replies.try_send(Err(status));
+                break reason;
+            }
             request = requests.next() => request,
         };
         match request {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use baton_proto::domain::{WorkerInfo, WorkerLoad};
 use baton_proto::v1;
 use baton_proto::v1::worker_service_client::WorkerServiceClient;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use crate::ClusterError;
 use crate::backoff::Backoff;
@@ -84,8 +84,14 @@ pub(crate) async fn watch_worker(address: String, writer: Arc<TableWriter>) {
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         match introduce(&mut client, &address, &writer).await {
             Ok(entry) => {
-                backoff.reset();
-                let status = follow(&mut client, &entry).await;
+                let status = tokio::select! {
+                    status = follow(&mut client, &entry) => status,
+                    status = entry.displaced() => status,
+                };
+                // Two watchers of one worker do not take turns in a hurry.
+                if status.code() != Code::Aborted {
+                    backoff.reset();
+                }
                 tracing::info!(worker = %entry.key().0, reason = status.message(), "worker gone");
             }
             Err(status) => tracing::debug!(address, error = %status, "worker does not answer"),
@@ -113,9 +119,7 @@ async fn introduce(
         ..WorkerInfo::try_from(info)?
     };
     tracing::info!(worker = %info.worker_id, incarnation = %info.incarnation, address, "worker found");
-    let entry = writer
-        .register(info)
-        .ok_or_else(|| Status::resource_exhausted("the member table is full"))?;
+    let entry = writer.register(info)?;
     if let Some(load) = answer.load {
         take(&entry, load);
     }

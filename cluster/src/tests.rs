@@ -241,22 +241,88 @@ async fn dsc_01_a_worker_comes_back_to_a_router_that_was_away() {
     router.until("back", |table| has(table, "d-0", 1)).await;
 }
 
+/// Waits for a failed attempt whose error says all of this.
+async fn until_error(what: &str, announcer: &Announcer, parts: &[&str]) {
+    let mut state = announcer.states()[0].clone();
+    let says = |state: &Registration| match state {
+        Registration::Connecting {
+            last_error: Some(error),
+        } => parts.iter().all(|part| error.contains(part)),
+        _ => false,
+    };
+    soon(what, state.wait_for(says)).await.unwrap();
+}
+
 #[tokio::test]
-async fn dsc_06_a_new_incarnation_takes_over_its_address() {
+async fn dsc_06_an_address_belongs_to_the_worker_that_is_alive_there() {
     let router = FakeRouter::fits_all().await;
-    let (old, _old_load) = announce(&router.address, &info("d-0", 1, "h:1"));
+    let (old, old_load) = announce(&router.address, &info("d-0", 1, "h:1"));
     router.until("old", |table| has(table, "d-0", 1)).await;
+    let (new, _new_load) = announce(&router.address, &info("d-1", 2, "h:1"));
+    let parts = ["h:1", "d-0", &Incarnation(1).to_string()];
+    until_error("the newcomer is told", &new, &parts).await;
+    // The one that is there is still heard.
+    old_load.send_replace(load(7));
+    let heard = |table: &MemberTable| {
+        table.len() == 1
+            && has(table, "d-0", 1)
+            && table.iter().all(|(_, member)| member.load.queued == 7)
+    };
+    router.until("the old one's load", heard).await;
+    assert_eq!(*old.states()[0].borrow(), Registration::Accepted);
+    drop(old);
+    router
+        .until("new only", |table| has(table, "d-1", 2) && table.len() == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn dsc_06_a_worker_restarted_before_its_end_is_noticed_comes_back() {
+    let router = FakeRouter::fits_all().await;
+    let (proxy, silence) = silent_proxy(router.address.clone()).await;
+    let (_old, _old_load) = announce(&proxy, &info("d-0", 1, "h:1"));
+    router.until("old", |table| has(table, "d-0", 1)).await;
+    let started = Instant::now();
+    // Its connection stays open, as when its machine has lost power.
+    silence.send_replace(true);
     let (_new, _new_load) = announce(&router.address, &info("d-0", 2, "h:1"));
     router
         .until("new only", |table| has(table, "d-0", 2) && table.len() == 1)
         .await;
-    // The end of the old registration does not touch the new one.
-    drop(old);
-    let (_other, _other_load) = announce(&router.address, &info("d-9", 3, "h:9"));
-    router.until("another", |table| has(table, "d-9", 3)).await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(5), "back after {took:?}");
+}
+
+#[tokio::test]
+async fn dsc_06_a_worker_that_lost_its_address_is_told_who_has_it() {
+    let router = FakeRouter::fits_all().await;
+    let mut client = RegistryServiceClient::new(http2::channel(&router.address).unwrap());
+    let (messages, stream) = tokio::sync::mpsc::channel(8);
+    let first = v1::RegisterRequest {
+        message: Some(Message::Info(info("d-0", 1, "h:1").into())),
+    };
+    messages.send(first).await.unwrap();
+    let mut replies = client
+        .register(ReceiverStream::new(stream))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(replies.message().await.unwrap().unwrap().accepted);
+    // It reports no load, so that a newcomer gets the address in the end.
+    let (_new, _new_load) = announce(&router.address, &info("d-1", 2, "h:1"));
+    let status = soon("the stream ends", replies.message())
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    for part in ["d-1", &Incarnation(2).to_string()] {
+        assert!(status.message().contains(part), "{status}");
+    }
     router
-        .until("still there", |table| has(table, "d-0", 2))
+        .until("new only", |table| has(table, "d-1", 2) && table.len() == 1)
         .await;
+    // Its own next attempt is refused while the newcomer lives.
+    let (again, _again_load) = announce(&router.address, &info("d-0", 1, "h:1"));
+    until_error("refused", &again, &["h:1", "d-1"]).await;
 }
 
 #[tokio::test]
@@ -531,6 +597,10 @@ fn static_lists_are_checked() {
 async fn closed_by_peer(address: SocketAddr, bytes: &[u8]) -> bool {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
+    ends(&mut stream).await
+}
+
+async fn ends(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 64];
     matches!(
         soon("an answer or the end", stream.read(&mut answer)).await,
@@ -538,51 +608,64 @@ async fn closed_by_peer(address: SocketAddr, bytes: &[u8]) -> bool {
     )
 }
 
-#[tokio::test]
-async fn sec_05_connections_are_limited_and_must_speak_http2() {
+/// A registry behind this many places.
+async fn limited_registry(limit: usize) -> (SocketAddr, Process) {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
-    let membership = Membership::embedded();
-    let service = membership
+    let service = Membership::embedded()
         .registry()
         .unwrap()
         .service(Arc::new(|_| Vec::new()));
-    let _process = Process::start(async move {
-        let incoming = incoming(TcpListener::from_std(listener).unwrap(), 2);
+    let process = Process::start(async move {
+        let incoming = incoming(TcpListener::from_std(listener).unwrap(), limit);
         http2::server()
             .add_service(service)
             .serve_with_incoming(incoming)
             .await
     });
+    (address, process)
+}
+
+async fn registered(address: SocketAddr, id: &str) -> (Announcer, watch::Sender<WorkerLoad>) {
+    let (announcer, load) = announce(&address.to_string(), &info(id, 1, &format!("{id}:1")));
+    let mut state = announcer.states()[0].clone();
+    let accepted = state.wait_for(|state| *state == Registration::Accepted);
+    soon("accepted", accepted).await.unwrap();
+    (announcer, load)
+}
+
+#[tokio::test]
+async fn sec_05_connections_are_limited_and_must_speak_http2() {
+    let (address, _process) = limited_registry(2).await;
     assert!(closed_by_peer(address, b"GET / HTTP/1.1\r\n\r\n").await);
-    // Two that say nothing hold both places, until their time is up.
-    let silent = [
-        TcpStream::connect(address).await.unwrap(),
-        TcpStream::connect(address).await.unwrap(),
-    ];
-    let mut refused = false;
-    for _ in 0..200 {
-        refused = refused || closed_by_peer(address, b"").await;
-        if refused {
-            break;
-        }
+    let first = registered(address, "d-0").await;
+    let _second = registered(address, "d-1").await;
+    // The preface and empty settings, which a server answers.
+    let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    assert!(closed_by_peer(address, hello).await, "a third one");
+    drop(first);
+    registered(address, "d-2").await;
+}
+
+#[tokio::test]
+async fn sec_05_connections_that_say_nothing_shut_nobody_out() {
+    let (address, _process) = limited_registry(4).await;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(TcpStream::connect(address).await.unwrap());
     }
-    assert!(refused, "a third connection is closed at once");
-    soon("places return after the preface's time", async {
-        loop {
-            let (announcer, _load) = announce(&address.to_string(), &info("d-0", 1, "h:1"));
-            let mut state = announcer.states()[0].clone();
-            let accepted = state.wait_for(|state| *state == Registration::Accepted);
-            if tokio::time::timeout(Duration::from_millis(300), accepted)
-                .await
-                .is_ok()
-            {
-                break;
-            }
-        }
-    })
-    .await;
-    drop(silent);
+    let started = Instant::now();
+    // All four places are left, and the oldest silent ones made room.
+    let mut speaking = Vec::new();
+    for id in ["d-0", "d-1", "d-2", "d-3"] {
+        speaking.push(registered(address, id).await);
+    }
+    assert!(ends(&mut silent[0]).await);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(4), "accepted after {took:?}");
+    // The newest silent one is dropped when its time is up.
+    let newest = silent.last_mut().unwrap();
+    assert!(ends(newest).await);
 }
 
 #[test]
