@@ -219,9 +219,14 @@ pub(crate) struct BenchServeArgs {
     pub(crate) gaps: Option<PathBuf>,
 }
 
-/// A number; NaN and infinity are none.
+/// A number that single precision holds; NaN and infinity are none.
 fn finite_f32(text: &str) -> Result<f32, String> {
-    finite_f64(text).map(|number| number as f32)
+    let number = finite_f64(text)? as f32;
+    if number.is_finite() {
+        Ok(number)
+    } else {
+        Err("is too large".to_owned())
+    }
 }
 
 /// A number; NaN and infinity are none.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A complete client of baton.v1: generates its stubs from the .proto files and streams one answer.
 
-    python tests/python/client.py --connect 127.0.0.1:7070 --chat "What is the capital of France?"
+    python tests/python/client.py --connect 127.0.0.1:7070 --chat "What is the capital of France? Answer in one sentence."
 
 Needs grpcio and grpcio-tools (and, with --check, grpcio-health-checking and grpcio-reflection).
 """
@@ -51,7 +51,7 @@ def check(channel):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connect", default="127.0.0.1:7070")
-    parser.add_argument("--chat", default="What is the capital of France?")
+    parser.add_argument("--chat", default="What is the capital of France? Answer in one sentence.")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--check", action="store_true", help="also check health, reflection, tokenizer and workers")
     args = parser.parse_args()

@@ -23,7 +23,7 @@ async fn generate_streams_text_and_json() {
         "--connect",
         connect,
         "--chat",
-        "What is the capital of France?",
+        "What is the capital of France? Answer in one sentence.",
         "--max-tokens",
         "32",
     ]);

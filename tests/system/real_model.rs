@@ -11,11 +11,11 @@ async fn a_chat_is_answered_over_both_paths() {
             .start()
             .await;
         let answer = service
-            .generate(chat("What is the capital of France?", 32))
+            .generate(chat("What is the capital of France? Answer in one sentence.", 32))
             .await
             .expect("an answer");
         assert_eq!(answer.text(), "The capital of France is Paris.");
-        assert_eq!(answer.usage.prompt_tokens, 37);
+        assert_eq!(answer.usage.prompt_tokens, 42);
         assert_eq!(answer.usage.completion_tokens as usize, answer.ids().len());
         service.assert_idle().await;
     }
