@@ -11,7 +11,10 @@ async fn a_chat_is_answered_over_both_paths() {
             .start()
             .await;
         let answer = service
-            .generate(chat("What is the capital of France? Answer in one sentence.", 32))
+            .generate(chat(
+                "What is the capital of France? Answer in one sentence.",
+                32,
+            ))
             .await
             .expect("an answer");
         assert_eq!(answer.text(), "The capital of France is Paris.");

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use baton_proto::domain::Transport;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::handshakes::{Handshakes, Place};
 use super::table::{SocketFacts, Table};
 use crate::counters::add;
 use crate::error::Refusal;
@@ -18,10 +18,6 @@ use crate::read_buffer::ReadBuffer;
 use crate::shm::SharedMemory;
 use crate::socket::Socket;
 
-/// Connections that may be in their handshake at once; more wait in the system's backlog.
-const MAX_HANDSHAKES: usize = 64;
-/// Longest handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (usually: out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,15 +29,16 @@ pub(crate) enum Listener {
 impl Listener {
     /// Accepts until dropped.
     pub(crate) async fn run(self, table: Arc<Table>) {
-        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-        while let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await {
+        let mut handshakes = Handshakes::default();
+        loop {
             match self.accept().await {
                 Ok((socket, facts)) => {
                     let memory = match &self {
                         Self::Unix(_, memory) => Some(Arc::clone(memory)),
                         Self::Tcp(_) => None,
                     };
-                    tokio::spawn(serve(Arc::clone(&table), socket, facts, memory, permit));
+                    let place = handshakes.enter().await;
+                    tokio::spawn(serve(Arc::clone(&table), socket, facts, memory, place));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "data connection not accepted");
@@ -80,19 +77,19 @@ async fn serve(
     socket: Socket,
     facts: SocketFacts,
     memory: Option<Arc<SharedMemory>>,
-    permit: OwnedSemaphorePermit,
+    mut place: Place,
 ) {
     let mut buffer = ReadBuffer::new();
-    let hello = match tokio::time::timeout(HANDSHAKE, read_hello(&socket, &mut buffer)).await {
-        Ok(Ok(Some(hello))) => hello,
-        Ok(Ok(None)) => return refuse(&table, &socket, Refusal::Malformed).await,
-        Ok(Err(_)) | Err(_) => return add(&table.counters.handshakes_abandoned, 1),
+    let hello = match place.hold(read_hello(&socket, &mut buffer)).await {
+        Some(Ok(Some(hello))) => hello,
+        Some(Ok(None)) => return refuse(&table, &socket, &mut place, Refusal::Malformed).await,
+        Some(Err(_)) | None => return add(&table.counters.handshakes_abandoned, 1),
     };
     let attempt = match table.admit(Instant::now().into_std(), &hello, facts) {
         Ok(attempt) => attempt,
-        Err(refusal) => return refuse(&table, &socket, refusal).await,
+        Err(refusal) => return refuse(&table, &socket, &mut place, refusal).await,
     };
-    drop(permit);
+    drop(place);
     let attached = memory.filter(|_| hello.wants_memory);
     let welcome = Frame::Welcome(table.welcome(attached.is_some())).encode(0);
     let rest = match (&socket, &attached) {
@@ -132,10 +129,10 @@ async fn read_hello(socket: &Socket, buffer: &mut ReadBuffer) -> io::Result<Opti
     }
 }
 
-async fn refuse(table: &Table, socket: &Socket, refusal: Refusal) {
+async fn refuse(table: &Table, socket: &Socket, place: &mut Place, refusal: Refusal) {
     tracing::debug!(%refusal, "handshake refused");
     table.counters.count_refusal(&refusal);
     let words = Frame::Refused(refusal).encode(0);
     // A peer that does not listen loses the reason, nothing else.
-    let _ = tokio::time::timeout(HANDSHAKE, socket.write_all(&words)).await;
+    let _ = place.hold(socket.write_all(&words)).await;
 }

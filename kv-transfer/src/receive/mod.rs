@@ -2,27 +2,29 @@
 //! are reserved before an attempt opens and given back by whoever reserved them.
 
 pub(crate) mod attempt;
+mod bind;
 mod connection;
 pub(crate) mod ending;
+mod handshakes;
 mod landing;
 mod listener;
 mod open_attempt;
 mod pieces;
 pub(crate) mod table;
 
-use std::net::{Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_kv_cache::{KvLayout, KvMemory};
 use baton_proto::domain::{Grant, PageSlot, TransferEndpoint, Transport};
 use baton_proto::ids::Attempt;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use bind::{bind_tcp, bind_unix};
 use ending::Ending;
 use listener::Listener;
 use open_attempt::{OpenAttempt, Status};
@@ -80,7 +82,7 @@ pub struct Reservation {
 
 impl Receiver {
     /// Binds the listeners. `shared` must be given for shm to be offered, and then be the region behind
-    /// `memory`. Must be called within a tokio runtime, which also runs what [`Self::open`] starts.
+    /// `memory`. Where the choice is `Auto` and shm's socket cannot be made, only tcp is offered. Must be called within a tokio runtime, which also runs what [`Self::open`] starts.
     ///
     /// # Errors
     /// An address or socket path that cannot be bound, or memory that does not fit the layout.
@@ -114,15 +116,18 @@ impl Receiver {
             socket_path: None,
         };
         if let Some(shared) = shared {
-            let (listener, path) = bind_unix(&options.socket_dir)?;
-            let address = path.to_string_lossy().into_owned();
-            receiver.socket_path = Some(path);
-            receiver.listen(
-                Listener::Unix(listener, shared),
-                Transport::Shm,
-                address,
-                &host_id,
-            );
+            match bind_unix(&options.socket_dir) {
+                Ok((listener, path)) => {
+                    let address = path.to_string_lossy().into_owned();
+                    receiver.socket_path = Some(path);
+                    let listener = Listener::Unix(listener, shared);
+                    receiver.listen(listener, Transport::Shm, address, &host_id);
+                }
+                Err(error) if options.transports.allows_tcp() => {
+                    tracing::warn!(%error, "shm is not offered, only tcp");
+                }
+                Err(error) => return Err(error),
+            }
         }
         if options.transports.allows_tcp() {
             let (listener, address) = bind_tcp(&options).await?;
@@ -254,42 +259,5 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         self.attempt
             .with(|state| state.fail(TransferError::Revoked));
-    }
-}
-
-fn bind_unix(folder: &Path) -> Result<(UnixListener, PathBuf), TransferError> {
-    let path = folder.join(format!("kv-{:016x}.sock", rand::random::<u64>()));
-    let failed = |error: std::io::Error| TransferError::Bind {
-        address: path.display().to_string(),
-        detail: error.to_string(),
-    };
-    std::fs::create_dir_all(folder).map_err(failed)?;
-    let listener = UnixListener::bind(&path).map_err(failed)?;
-    Ok((listener, path))
-}
-
-async fn bind_tcp(options: &ReceiverOptions) -> Result<(TcpListener, String), TransferError> {
-    let failed = |error: std::io::Error| TransferError::Bind {
-        address: options.listen.to_string(),
-        detail: error.to_string(),
-    };
-    let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let address = match &options.advertise {
-        Some(host) => advertised(host, bound.port()),
-        None => bound.to_string(),
-    };
-    Ok((listener, address))
-}
-
-/// Address under which peers reach the data plane; a port after the host is another service's.
-fn advertised(host: &str, port: u16) -> String {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if bare.parse::<Ipv6Addr>().is_ok() {
-        return format!("[{bare}]:{port}");
-    }
-    match host.rsplit_once(':') {
-        Some((name, other)) if other.parse::<u16>().is_ok() => format!("{name}:{port}"),
-        _ => format!("{host}:{port}"),
     }
 }

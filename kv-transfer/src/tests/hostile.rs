@@ -1,5 +1,7 @@
 //! Garbage and greed at the door of a receiver: it refuses, counts, and goes on serving.
 
+use std::time::Duration;
+
 use baton_proto::domain::Transport;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -9,7 +11,7 @@ use super::support::*;
 use super::whole::BOTH;
 use crate::error::{CloseReason, Refusal, TransferError};
 use crate::frame::{FRAME_VERSION, Frame};
-use crate::{TransportChoice, host_id};
+use crate::{SenderOptions, TransportChoice, host_id};
 
 /// A good transfer goes through.
 async fn still_serves(landed: &ReceivingSide, sent: &SendingSide) {
@@ -173,4 +175,29 @@ async fn handshakes_that_hang_do_not_keep_others_out() {
         landed.counter("handshakes_abandoned") == 40
     })
     .await;
+}
+
+#[tokio::test]
+async fn xfr_24_silent_connections_make_room_for_those_that_speak() {
+    for (choice, transport) in BOTH {
+        let landed = receiving(layout(16), choice).await;
+        let options = SenderOptions {
+            connect_timeout: Duration::from_secs(3),
+            ..sender_options(choice)
+        };
+        let sent = sending_with(layout(16), 5, options, |_| {});
+        let (grant, _incoming) = landed.open(&[1], 0);
+        let mut silent = Vec::new();
+        for _ in 0..3 {
+            // Waiting for each to time out would take 64 of them a second.
+            for _ in 0..200 {
+                silent.push(RawSender::connect(&grant, transport).await);
+            }
+            still_serves(&landed, &sent).await;
+        }
+        until("all but 64 had to go", || {
+            landed.counter("handshakes_abandoned") >= 600 - 64
+        })
+        .await;
+    }
 }

@@ -10,5 +10,6 @@ mod progress;
 mod quarantine;
 mod raw;
 mod schedule;
+mod sockets;
 mod support;
 mod whole;

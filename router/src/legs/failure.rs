@@ -45,14 +45,22 @@ impl LegFailure {
         let from_transport = status.source().is_some();
         let kind = match status.code() {
             _ if from_transport => FailureKind::Worker,
-            Code::InvalidArgument | Code::OutOfRange => FailureKind::Request,
+            Code::InvalidArgument => FailureKind::Request,
             Code::ResourceExhausted => FailureKind::Busy(retry_after(status)),
             Code::Unavailable => FailureKind::Away,
             Code::DeadlineExceeded => FailureKind::Deadline,
             Code::Aborted => FailureKind::HandOff,
+            // OUT_OF_RANGE is how an answer over the message limit shows: the worker's doing, since
+            // requests are checked against the limits before a leg opens.
             _ => FailureKind::Worker,
         };
-        let reason = format!("{}: {}", name(status.code()), status.message());
+        let reason = if from_transport && status.code() != Code::Unavailable {
+            // HTTP/2's own words say nothing to a client.
+            tracing::debug!(worker = %slot.worker().key.0, error = %status, "connection lost");
+            "connection lost".to_owned()
+        } else {
+            format!("{}: {}", name(status.code()), status.message())
+        };
         if kind == FailureKind::Worker {
             let fenced = status.code() == Code::FailedPrecondition;
             slot.failed(if fenced { FENCED } else { Duration::ZERO }, &reason);

@@ -20,6 +20,9 @@ use crate::workers::{Worker, WorkerView};
 /// Time for a worker to confirm that it drains.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Most workers of one name that a refusal lists.
+const MAX_LISTED: usize = 8;
+
 /// `baton.v1.AdminService`.
 #[derive(Debug)]
 pub(crate) struct Admin {
@@ -61,23 +64,32 @@ impl AdminService for Admin {
         let name = request.into_inner().worker_id;
         let id = WorkerId::new(&name)
             .ok_or_else(|| Status::invalid_argument("worker_id must match [A-Za-z0-9._-]{1,64}"))?;
-        let views = self.shared.directory.views();
-        let workers: Vec<_> = views
-            .into_iter()
+        let workers: Vec<_> = (self.shared.directory.views().into_iter())
             .map(|view| view.worker)
-            .filter(|w| w.key.0 == id)
+            .filter(|worker| worker.key.0 == id)
             .collect();
-        if workers.is_empty() {
-            return Err(Status::not_found(format!("no worker {id}")));
-        }
-        let mut running = 0;
-        for worker in workers {
-            worker.drain();
-            self.membership.request_drain(&worker.key);
-            running += ask_to_drain(&worker).await?;
-        }
+        let worker = match &workers[..] {
+            [] => return Err(Status::not_found(format!("no worker {id}"))),
+            [worker] => worker,
+            several => return Err(ambiguous(&id, several)),
+        };
+        worker.drain();
+        self.membership.request_drain(&worker.key);
+        let running = ask_to_drain(worker).await?;
         Ok(Response::new(v1::DrainResponse { running }))
     }
+}
+
+/// The operator meant one of them.
+fn ambiguous(id: &WorkerId, workers: &[Arc<Worker>]) -> Status {
+    let which: Vec<_> = (workers.iter().take(MAX_LISTED))
+        .map(|worker| format!("incarnation {} at {}", worker.key.1, worker.info.address))
+        .collect();
+    Status::failed_precondition(format!(
+        "{} workers are named {id}, none was drained: {}",
+        workers.len(),
+        which.join(", ")
+    ))
 }
 
 async fn ask_to_drain(worker: &Worker) -> Result<u32, Status> {

@@ -169,6 +169,33 @@ async fn a_drained_worker_finishes_and_gets_nothing_new() {
 }
 
 #[tokio::test]
+async fn drain_of_a_name_that_two_workers_have_is_refused() {
+    let harness = Harness::start(config()).await;
+    let first = harness.add(Setup::decode("decode-0", endless())).await;
+    let second = harness.add(Setup::decode("decode-0", endless())).await;
+    let drain = || v1::DrainRequest {
+        worker_id: "decode-0".into(),
+    };
+    let refused = harness.admin().drain(drain()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    for worker in [&first, &second] {
+        let incarnation = worker.info().incarnation.to_string();
+        assert!(refused.message().contains(&incarnation), "{refused}");
+        assert!(refused.message().contains(&worker.address), "{refused}");
+    }
+    let list = harness.list().await;
+    assert!(list.workers.iter().all(|worker| worker.state == "ready"));
+    drop(second);
+    soon("one is left", async {
+        while harness.list().await.workers.len() > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    harness.admin().drain(drain()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_worker_that_says_it_drains_gets_nothing_new() {
     let harness = Harness::start(config()).await;
     let leaving = harness.add(Setup::decode("decode-0", endless())).await;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::domain::GeneratedToken;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, PrefillEvent};
 use baton_proto::{overloaded, retry_after};
 use baton_router::RouterConfig;
+use baton_sampling::TokenLogprobs;
 use tonic::{Code, Status};
 
 use crate::fake::{FakeWorker, Script, Setup, endless, token};
@@ -544,9 +546,41 @@ async fn str_04_a_killed_decode_worker_is_an_error() {
         }
     };
     assert_eq!(error.code(), Code::Unavailable, "{error}");
+    let message = error.message();
+    assert!(
+        message.contains("decode-0 was lost after") && message.ends_with(": connection lost"),
+        "{error}"
+    );
     prefill.until_idle().await;
     harness.until_counter("requests_unavailable", 1).await;
     assert_eq!(harness.counter("requests_ok").await, 0);
+}
+
+#[tokio::test]
+async fn an_answer_over_the_message_limit_is_the_workers_fault() {
+    for tokens_before in [0, 3] {
+        let harness = Harness::start(config()).await;
+        let decode = Setup::decode("decode-0", endless()).plays_decode(move |leg| async move {
+            for position in 0..tokens_before {
+                let token = token(&endless(), &leg.spec, 0, position);
+                leg.send(DecodeEvent::Token(token)).await;
+            }
+            let mut large = token(&endless(), &leg.spec, 0, tokens_before);
+            large.logprobs = Some(TokenLogprobs {
+                chosen: -1.0,
+                top: vec![(1, -1.0); MAX_MESSAGE_BYTES / 4],
+            });
+            leg.send(DecodeEvent::Token(large)).await;
+            std::future::pending().await
+        });
+        let _decode = harness.add(decode).await;
+        let status = status_of(harness.generate(by_ids(prompt_of(5), 50)).await);
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("OUT_OF_RANGE"), "{status}");
+        harness.until_counter("requests_unavailable", 1).await;
+        assert_eq!(harness.counter("requests_invalid").await, 0);
+        assert!(harness.counter("worker_failures").await > 0);
+    }
 }
 
 #[tokio::test]
