@@ -576,7 +576,10 @@ async fn an_answer_over_the_message_limit_is_the_workers_fault() {
         let _decode = harness.add(decode).await;
         let status = status_of(harness.generate(by_ids(prompt_of(5), 50)).await);
         assert_eq!(status.code(), Code::Unavailable, "{status}");
-        assert!(status.message().contains("OUT_OF_RANGE"), "{status}");
+        if tokens_before > 0 {
+            // Otherwise it is tried again until no worker is left.
+            assert!(status.message().contains("OUT_OF_RANGE"), "{status}");
+        }
         harness.until_counter("requests_unavailable", 1).await;
         assert_eq!(harness.counter("requests_invalid").await, 0);
         assert!(harness.counter("worker_failures").await > 0);
