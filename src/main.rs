@@ -11,6 +11,7 @@ mod exit;
 mod generate;
 mod logs;
 mod progress;
+mod receipt;
 mod roles;
 mod small_file;
 mod status;

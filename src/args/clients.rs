@@ -83,7 +83,8 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) n: Option<u32>,
-    /// Report log-probabilities of the chosen and of this many most likely tokens, 0 to 20.
+    /// Report log-probabilities of the chosen and of this many most likely tokens, 0 to 20; needs
+    /// --format json.
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logprobs: Option<u32>,
@@ -197,7 +198,7 @@ pub(crate) struct BenchServeArgs {
     #[arg(long, value_name = "SECONDS", requires = "steady", value_parser = finite_f64)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) duration: Option<f64>,
-    /// Seed of lengths, arrivals and prompts [default: 1].
+    /// Seed of lengths, arrivals and prompts; repeating one finds its prompts cached [default: random, reported].
     #[arg(long, value_name = "S")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seed: Option<u64>,
@@ -213,7 +214,8 @@ pub(crate) struct BenchServeArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<Format>,
-    /// Also write every gap between tokens to this file: start in seconds, gap in milliseconds, stream.
+    /// Also write every gap between tokens to this CSV file: its end in seconds, the gap in
+    /// milliseconds, the request's number, whether it was a steady stream.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gaps: Option<PathBuf>,

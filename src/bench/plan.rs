@@ -120,7 +120,7 @@ impl Plan {
                 &args.output_tokens,
                 if args.steady.is_some() { "1024" } else { "64" },
             )?,
-            seed: args.seed.unwrap_or(1),
+            seed: args.seed.unwrap_or_else(rand::random),
         })
     }
 }

@@ -27,6 +27,7 @@ struct Group {
 /// The report of a run.
 pub(crate) struct Report {
     elapsed: Duration,
+    seed: u64,
     groups: Vec<Group>,
     errors: Vec<(String, usize)>,
 }
@@ -58,6 +59,7 @@ impl Report {
         errors.truncate(20);
         Self {
             elapsed,
+            seed: plan.seed,
             groups,
             errors,
         }
@@ -66,7 +68,7 @@ impl Report {
     /// For programs.
     pub(crate) fn json(&self) -> Value {
         let seconds = self.elapsed.as_secs_f64().max(1e-9);
-        let mut report = json!({ "elapsed_s": seconds });
+        let mut report = json!({ "elapsed_s": seconds, "seed": self.seed });
         for group in &self.groups {
             report[group.name] = json!({
                 "requests": group.requests,
@@ -92,7 +94,7 @@ impl Report {
     pub(crate) fn text(&self) -> String {
         use std::fmt::Write as _;
         let seconds = self.elapsed.as_secs_f64().max(1e-9);
-        let mut text = format!("elapsed {seconds:.1} s\n");
+        let mut text = format!("elapsed {seconds:.1} s, seed {}\n", self.seed);
         // Writing to a String cannot fail.
         for group in &self.groups {
             let _ = writeln!(
