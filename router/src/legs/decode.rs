@@ -2,6 +2,8 @@
 //!
 //! It must not know the prefill leg.
 
+use std::sync::Arc;
+
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::domain::Grant;
 use baton_proto::ids::Attempt;
@@ -19,6 +21,7 @@ use crate::workers::Slot;
 #[derive(Debug)]
 pub(crate) struct DecodeLeg {
     slot: Slot,
+    request: Arc<LegRequest>,
     pub(crate) attempt: Attempt,
     /// Owned beside the events, so that both directions end together.
     commands: mpsc::Sender<v1::DecodeRequest>,
@@ -29,7 +32,7 @@ impl DecodeLeg {
     /// Opens a leg that prefills where it decodes.
     pub(crate) async fn open_local(
         slot: Slot,
-        request: &LegRequest,
+        request: &Arc<LegRequest>,
         attempt: Attempt,
     ) -> Result<Self, LegFailure> {
         Self::open(slot, request, attempt, true).await
@@ -38,14 +41,17 @@ impl DecodeLeg {
     /// Opens a leg and waits for its grant.
     pub(crate) async fn open_granted(
         slot: Slot,
-        request: &LegRequest,
+        request: &Arc<LegRequest>,
         attempt: Attempt,
     ) -> Result<(Self, Grant), LegFailure> {
         let until = request.open_until();
         let mut leg = Self::open(slot, request, attempt, false).await?;
         let event = match tokio::time::timeout_at(until, leg.next()).await {
             Ok(event) => event?,
-            Err(_) => return Err(leg.misbehaved("it did not grant in time")),
+            Err(_) => {
+                let reason = "it did not grant in time";
+                return Err(LegFailure::silent(&mut leg.slot, request, reason));
+            }
         };
         let DecodeEvent::Grant(grant) = event else {
             return Err(leg.misbehaved("its first message is not a grant"));
@@ -63,7 +69,7 @@ impl DecodeLeg {
 
     async fn open(
         mut slot: Slot,
-        request: &LegRequest,
+        request: &Arc<LegRequest>,
         attempt: Attempt,
         local_prefill: bool,
     ) -> Result<Self, LegFailure> {
@@ -85,13 +91,15 @@ impl DecodeLeg {
         match tokio::time::timeout_at(request.open_until(), opening).await {
             Ok(Ok(response)) => Ok(Self {
                 slot,
+                request: Arc::clone(request),
                 attempt,
                 commands,
                 events: response.into_inner(),
             }),
-            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status)),
-            Err(_) => Err(LegFailure::worker(
+            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
+            Err(_) => Err(LegFailure::silent(
                 &mut slot,
+                request,
                 "it did not accept the leg in time",
             )),
         }
@@ -116,7 +124,11 @@ impl DecodeLeg {
                 &mut self.slot,
                 "it ended without a result",
             )),
-            Err(status) => Err(LegFailure::from_status(&mut self.slot, &status)),
+            Err(status) => Err(LegFailure::from_status(
+                &mut self.slot,
+                &status,
+                &self.request,
+            )),
         }
     }
 

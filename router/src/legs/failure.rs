@@ -9,6 +9,7 @@ use baton_cluster::MemberKey;
 use baton_proto::{ConvertError, retry_after};
 use tonic::{Code, Status};
 
+use super::LegRequest;
 use crate::workers::Slot;
 
 /// Quarantine of a worker that is not who the router took it for.
@@ -41,9 +42,11 @@ pub(crate) struct LegFailure {
 
 impl LegFailure {
     /// Classifies a status and tells the worker's breaker.
-    pub(super) fn from_status(slot: &mut Slot, status: &Status) -> Self {
+    pub(super) fn from_status(slot: &mut Slot, status: &Status, request: &LegRequest) -> Self {
         let from_transport = status.source().is_some();
         let kind = match status.code() {
+            // Either side's clock may be the first to end a request that has little time.
+            Code::DeadlineExceeded | Code::Cancelled if request.is_short() => FailureKind::Deadline,
             _ if from_transport => FailureKind::Worker,
             Code::InvalidArgument => FailureKind::Request,
             Code::ResourceExhausted => FailureKind::Busy(retry_after(status)),
@@ -69,6 +72,19 @@ impl LegFailure {
             worker: slot.worker().key.clone(),
             kind,
             reason,
+        }
+    }
+
+    /// The worker was not heard of before [`LegRequest::open_until`]: its failure only if that was
+    /// not the end of the request's own time.
+    pub(super) fn silent(slot: &mut Slot, request: &LegRequest, reason: &str) -> Self {
+        if !request.is_over() {
+            return Self::worker(slot, reason);
+        }
+        Self {
+            worker: slot.worker().key.clone(),
+            kind: FailureKind::Deadline,
+            reason: "the request's deadline passed".to_owned(),
         }
     }
 

@@ -47,6 +47,17 @@ impl LegRequest {
         }
     }
 
+    /// Whether the time that the client gave has passed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.deadline <= Instant::now()
+    }
+
+    /// Whether less time is left than a worker may take to accept a leg: what ends early then says
+    /// nothing about the worker.
+    fn is_short(&self) -> bool {
+        self.deadline <= Instant::now() + self.open_timeout
+    }
+
     /// When a leg that is opened now must have been accepted.
     fn open_until(&self) -> Instant {
         (Instant::now() + self.open_timeout).min(self.deadline)

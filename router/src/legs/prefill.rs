@@ -2,6 +2,8 @@
 //!
 //! It must not know the decode leg; a grant is handed to it.
 
+use std::sync::Arc;
+
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::domain::Grant;
 use baton_proto::ids::Attempt;
@@ -19,6 +21,7 @@ use crate::workers::Slot;
 #[derive(Debug)]
 pub(crate) struct PrefillLeg {
     slot: Slot,
+    request: Arc<LegRequest>,
     /// Owned beside the events, so that both directions end together.
     commands: mpsc::Sender<v1::PrefillRequest>,
     events: Streaming<v1::PrefillResponse>,
@@ -27,7 +30,7 @@ pub(crate) struct PrefillLeg {
 impl PrefillLeg {
     pub(crate) async fn open(
         mut slot: Slot,
-        request: &LegRequest,
+        request: &Arc<LegRequest>,
         attempt: Attempt,
         hand_off: bool,
     ) -> Result<Self, LegFailure> {
@@ -43,12 +46,14 @@ impl PrefillLeg {
         match tokio::time::timeout_at(request.open_until(), opening).await {
             Ok(Ok(response)) => Ok(Self {
                 slot,
+                request: Arc::clone(request),
                 commands,
                 events: response.into_inner(),
             }),
-            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status)),
-            Err(_) => Err(LegFailure::worker(
+            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
+            Err(_) => Err(LegFailure::silent(
                 &mut slot,
+                request,
                 "it did not accept the leg in time",
             )),
         }
@@ -73,7 +78,11 @@ impl PrefillLeg {
                 &mut self.slot,
                 "it ended without a result",
             )),
-            Err(status) => Err(LegFailure::from_status(&mut self.slot, &status)),
+            Err(status) => Err(LegFailure::from_status(
+                &mut self.slot,
+                &status,
+                &self.request,
+            )),
         }
     }
 

@@ -72,6 +72,7 @@ impl GrantSearch {
     fn note(&mut self, failure: LegFailure, hint: &mut Option<Duration>) -> Result<(), Setback> {
         tracing::debug!(worker = %failure.worker.0, reason = failure.reason, "no grant");
         match failure.kind {
+            FailureKind::Deadline if self.request.is_over() => return Err(failure.into()),
             FailureKind::Request => return Err(RequestError::Refused(failure.reason).into()),
             FailureKind::Busy(after) => {
                 Counters::add(&self.shared.counters.decode_refusals);

@@ -39,6 +39,8 @@ pub(crate) struct Excluded {
     pub(crate) failed: HashSet<MemberKey>,
     /// They refused for now, with their hints.
     pub(crate) busy: HashMap<MemberKey, Option<Duration>>,
+    /// This is a further round.
+    again: bool,
 }
 
 /// The chosen way, with the first worker claimed and the reason for the receipt.
@@ -94,10 +96,16 @@ impl Excluded {
         self.failed.contains(key) || self.busy.contains_key(key)
     }
 
+    /// Whether the request has met a refusal or failure, and so waits for quarantines to end.
+    fn is_let_down(&self) -> bool {
+        self.again || !self.failed.is_empty() || !self.busy.is_empty()
+    }
+
     /// Forgets all refusals and failures, for another round.
     pub(crate) fn clear(&mut self) {
         self.failed.clear();
         self.busy.clear();
+        self.again = true;
     }
 }
 
@@ -267,16 +275,31 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// Of them, those that can be claimed now.
+    /// Of them, those that can be claimed now. Quarantine never takes the last decode worker away:
+    /// when it holds all of them, the one whose quarantine ends first is tried. Nobody depends on
+    /// prefill workers like that.
     fn usable(&self, role: WorkerRole, digest: Option<&[u8; 32]>) -> Vec<&Offer> {
-        self.of(role, digest)
+        let able: Vec<&Offer> = self
+            .of(role, digest)
             .filter(|offer| {
                 let worker = &offer.view.worker;
                 self.needed(offer) <= u64::from(worker.info.pages_total)
                     && !self.excluded.has(&worker.key)
-                    && worker.breaker().is_usable(self.now)
             })
-            .collect()
+            .collect();
+        let trusted: Vec<&Offer> = able
+            .iter()
+            .copied()
+            .filter(|offer| offer.view.worker.breaker().is_usable(self.now))
+            .collect();
+        if !trusted.is_empty() || role != WorkerRole::Decode || self.excluded.is_let_down() {
+            return trusted;
+        }
+        let end = |offer: &&Offer| {
+            let breaker = offer.view.worker.breaker();
+            breaker.quarantine().map(|(until, _)| until)
+        };
+        able.into_iter().min_by_key(end).into_iter().collect()
     }
 
     /// Pages that the request may come to need there.

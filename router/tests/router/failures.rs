@@ -708,6 +708,71 @@ async fn rte_01_clients_errors_and_cancels_do_not_count_against_workers() {
     is_exact(harness.generate(long(4)).await.unwrap(), 4);
 }
 
+/// A deadline that passes while a worker has not yet answered is the client's doing.
+#[tokio::test]
+async fn rte_01_a_storm_of_tiny_deadlines_harms_nobody_else() {
+    for request in [long(4), by_ids(prompt_of(5), 4)] {
+        let (harness, _prefill, decode) = Harness::pair(endless()).await;
+        decode.hang(true);
+        let calls: Vec<_> = (0..40)
+            .map(|number| {
+                let mut client = harness.client();
+                let call = with_timeout(request.clone(), Duration::from_millis(2 + number % 20));
+                tokio::spawn(async move {
+                    match client.generate(call).await {
+                        Ok(response) => {
+                            let mut stream = response.into_inner();
+                            while let Some(event) = stream.message().await? {
+                                drop(event);
+                            }
+                            Ok(())
+                        }
+                        Err(status) => Err(status),
+                    }
+                })
+            })
+            .collect();
+        for call in calls {
+            let status = soon("an end", call).await.unwrap().unwrap_err();
+            let by_clients_clock =
+                status.code() == Code::Cancelled && status.message().contains("Timeout expired");
+            assert!(
+                status.code() == Code::DeadlineExceeded || by_clients_clock,
+                "{status}"
+            );
+        }
+        decode.hang(false);
+        assert_eq!(harness.counter("worker_failures").await, 0);
+        let list = harness.list().await;
+        assert!(list.workers.iter().all(|worker| worker.state == "ready"));
+        is_exact(harness.generate(request).await.unwrap(), 4);
+    }
+}
+
+#[tokio::test]
+async fn rte_08_quarantine_never_takes_the_last_decode_worker_away() {
+    let harness = Harness::start(RouterConfig {
+        max_attempts: 1,
+        ..config()
+    })
+    .await;
+    let worker = Setup::decode("decode-0", endless()).plays_decode(move |leg| async move {
+        if leg.spec.prompt_ids.len() == 6 {
+            // Not the process that the router takes it for: a long quarantine.
+            Err(Status::failed_precondition("by script"))
+        } else {
+            leg.behave(endless()).await
+        }
+    });
+    let _worker = harness.add(worker).await;
+    let status = status_of(harness.generate(by_ids(prompt_of(6), 4)).await);
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let state = harness.list().await.workers[0].state.clone();
+    assert!(state.starts_with("quarantined: "), "{state}");
+    is_exact(harness.generate(by_ids(prompt_of(5), 4)).await.unwrap(), 4);
+    assert_eq!(harness.list().await.workers[0].state, "ready");
+}
+
 #[tokio::test]
 async fn rte_03_without_a_decode_worker_nothing_is_sent() {
     let harness = Harness::start(config()).await;
