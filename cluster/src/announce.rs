@@ -12,6 +12,7 @@ use baton_proto::v1::register_request::Message;
 use baton_proto::v1::registry_service_client::RegistryServiceClient;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -24,6 +25,8 @@ use crate::http2::{self, MAX_MESSAGE_BYTES};
 const LOAD_INTERVAL: Duration = Duration::from_millis(980);
 /// Changes closer than this become one report.
 const LOAD_PAUSE: Duration = Duration::from_millis(20);
+/// A router that cannot be reached is told of at most this often.
+const UNREACHED_PAUSE: Duration = Duration::from_secs(10);
 /// Time for a router to answer a registration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -109,6 +112,7 @@ struct Task {
 impl Task {
     async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+        let mut told_at: Option<Instant> = None;
         loop {
             let status = self.register().await;
             let was_registered = !matches!(*self.state.borrow(), Registration::Connecting { .. });
@@ -127,6 +131,10 @@ impl Task {
                     error,
                     "registration ended; trying again"
                 );
+            } else if told_at.is_none_or(|at| at.elapsed() >= UNREACHED_PAUSE) {
+                told_at = Some(Instant::now());
+                let router = &self.router;
+                tracing::warn!("cannot reach router {router}: {error}; trying again");
             }
             self.state.send_replace(Registration::Connecting {
                 last_error: Some(error),

@@ -168,7 +168,8 @@ impl Directory {
             return Ok(Plan::Local(pool.claim(&[worker])?, reason));
         }
         let paired: Vec<&Offer> = prefill_usable
-            .into_iter()
+            .iter()
+            .copied()
             .filter(|prefill| {
                 decode_usable
                     .iter()
@@ -185,8 +186,9 @@ impl Directory {
         if why_not.busy_hint.is_some() {
             return Err(why_not);
         }
-        let reason = "local: no prefill worker is usable";
-        Ok(Plan::Local(pool.claim(&decode_usable)?, reason.into()))
+        let slot = pool.claim(&decode_usable)?;
+        let reason = unpaired(slot.worker(), &prefill_usable);
+        Ok(Plan::Local(slot, reason))
     }
 
     /// Claims a decode worker that can be paired with a prefill worker of this digest.
@@ -232,6 +234,22 @@ impl Offer {
     fn digest(&self) -> [u8; 32] {
         self.view.worker.digest
     }
+}
+
+/// Why a decode worker has to prefill by itself, where these are the prefill workers to be had.
+fn unpaired(decode: &Worker, prefill_usable: &[&Offer]) -> String {
+    let own = &decode.info.fingerprint;
+    let nearest = prefill_usable
+        .iter()
+        .map(|offer| own.differing_fields(&offer.view.worker.info.fingerprint))
+        .min_by_key(Vec::len);
+    nearest.map_or_else(
+        || "local: no prefill worker is usable".to_owned(),
+        |differing| {
+            let fields = differing.join(", ");
+            format!("local: no prefill worker matches this decode worker (differs in: {fields})")
+        },
+    )
 }
 
 /// Everyone who could be asked, for one request.
