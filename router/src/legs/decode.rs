@@ -46,13 +46,11 @@ impl DecodeLeg {
     ) -> Result<(Self, Grant), LegFailure> {
         let until = request.open_until();
         let mut leg = Self::open(slot, request, attempt, false).await?;
-        let event = match tokio::time::timeout_at(until, leg.next()).await {
-            Ok(event) => event?,
-            Err(_) => {
-                let reason = "it did not grant in time";
-                return Err(LegFailure::silent(&mut leg.slot, request, reason));
-            }
+        let Ok(event) = tokio::time::timeout_at(until, leg.next()).await else {
+            let reason = "it did not grant in time";
+            return Err(LegFailure::silent(&mut leg.slot, request, reason));
         };
+        let event = event?;
         let DecodeEvent::Grant(grant) = event else {
             return Err(leg.misbehaved("its first message is not a grant"));
         };

@@ -5,9 +5,11 @@
 mod breaker;
 mod choose;
 mod directory;
+mod excluded;
 mod plan;
 mod slot;
 
 pub(crate) use directory::{Directory, WorkerView};
-pub(crate) use plan::{Excluded, NotPlaced, Plan, Wanted};
+pub(crate) use excluded::Excluded;
+pub(crate) use plan::{NotPlaced, Plan, Wanted};
 pub(crate) use slot::{Slot, Worker};

@@ -2,7 +2,7 @@
 //!
 //! It must not know how legs run.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::choose::{Candidate, choose};
 use super::directory::{Directory, State, WorkerView};
+use super::excluded::Excluded;
 use super::slot::{Slot, Worker};
 use crate::affinity::PrefixHashes;
 use crate::error::{RequestError, role_name};
@@ -30,17 +31,6 @@ pub(crate) struct Wanted {
     pub(crate) local_tokens: u32,
     /// Hashes of the prompt's prefixes by fingerprint digest, computed once each.
     pub(crate) hashes: Mutex<HashMap<[u8; 32], Arc<PrefixHashes>>>,
-}
-
-/// Workers that this request does not go back to for now.
-#[derive(Debug, Default)]
-pub(crate) struct Excluded {
-    /// They failed.
-    pub(crate) failed: HashSet<MemberKey>,
-    /// They refused for now, with their hints.
-    pub(crate) busy: HashMap<MemberKey, Option<Duration>>,
-    /// This is a further round.
-    again: bool,
 }
 
 /// The chosen way, with the first worker claimed and the reason for the receipt.
@@ -88,24 +78,6 @@ impl From<NotPlaced> for RequestError {
             why: why.into(),
             retry_after: not.quarantined,
         }
-    }
-}
-
-impl Excluded {
-    fn has(&self, key: &MemberKey) -> bool {
-        self.failed.contains(key) || self.busy.contains_key(key)
-    }
-
-    /// Whether the request has met a refusal or failure, and so waits for quarantines to end.
-    fn is_let_down(&self) -> bool {
-        self.again || !self.failed.is_empty() || !self.busy.is_empty()
-    }
-
-    /// Forgets all refusals and failures, for another round.
-    pub(crate) fn clear(&mut self) {
-        self.failed.clear();
-        self.busy.clear();
-        self.again = true;
     }
 }
 
@@ -305,11 +277,8 @@ impl<'a> Pool<'a> {
                     && !self.excluded.has(&worker.key)
             })
             .collect();
-        let trusted: Vec<&Offer> = able
-            .iter()
-            .copied()
-            .filter(|offer| offer.view.worker.breaker().is_usable(self.now))
-            .collect();
+        let mut trusted = able.clone();
+        trusted.retain(|offer| offer.view.worker.breaker().is_usable(self.now));
         if !trusted.is_empty() || role != WorkerRole::Decode || self.excluded.is_let_down() {
             return trusted;
         }
