@@ -80,6 +80,10 @@ impl Failure {
 
 /// What a status means to a user: a connection that broke has no words of its own.
 pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
+    if status.code() == tonic::Code::Cancelled && status.message() == "Timeout expired" {
+        // The transport's own words for a deadline that passed before the service answered.
+        return tonic::Status::deadline_exceeded("the deadline passed before the service answered");
+    }
     let broken = std::error::Error::source(status).is_some()
         && matches!(
             status.code(),
