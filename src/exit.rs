@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use baton_proto::code_name;
+
 /// Exit code of a wrong command line or configuration, clap's own too.
 pub(crate) const USAGE: i32 = 2;
 const USAGE_CODE: u8 = USAGE as u8;
@@ -93,28 +95,4 @@ pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
         return tonic::Status::unavailable("the connection to the router was lost");
     }
     status.clone()
-}
-
-/// gRPC's own name of a code, e.g. `RESOURCE_EXHAUSTED`.
-pub(crate) fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use baton_proto::code_name;
 use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::{
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Format, GenerateArgs};
 use crate::client;
-use crate::exit::{Failure, code_name, readable};
+use crate::exit::{Failure, readable};
 use crate::receipt::{receipt_json, receipt_text, usage_json};
 
 /// Largest --prompt-file; the router's own limit is lower and names itself.

@@ -16,7 +16,7 @@ pub use convert::{
     AdmissionDefaults, SequenceLimits, admitted_sampling_from_wire, sampling_from_wire,
     sampling_to_wire, stop_strings_from_wire,
 };
-pub use error::{ConvertError, RETRY_AFTER_KEY, overloaded, retry_after};
+pub use error::{ConvertError, RETRY_AFTER_KEY, code_name, overloaded, retry_after};
 
 /// Generated code of baton.v1.
 #[allow(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use baton_proto::code_name;
 use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use crate::client;
-use crate::exit::{Failure, code_name};
+use crate::exit::Failure;
 use crate::progress;
 
 use super::lengths::Lengths;

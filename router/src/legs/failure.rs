@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use baton_cluster::MemberKey;
-use baton_proto::{ConvertError, retry_after};
+use baton_proto::{ConvertError, code_name, retry_after};
 use tonic::{Code, Status};
 
 use super::LegRequest;
@@ -62,7 +62,7 @@ impl LegFailure {
             tracing::debug!(worker = %slot.worker().key.0, error = %status, "connection lost");
             "connection lost".to_owned()
         } else {
-            format!("{}: {}", name(status.code()), status.message())
+            format!("{}: {}", code_name(status.code()), status.message())
         };
         if kind == FailureKind::Worker {
             let fenced = status.code() == Code::FailedPrecondition;
@@ -101,27 +101,5 @@ impl LegFailure {
 
     pub(super) fn malformed(slot: &mut Slot, error: &ConvertError) -> Self {
         Self::worker(slot, format!("malformed message: {error}"))
-    }
-}
-
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
