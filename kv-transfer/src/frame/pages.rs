@@ -57,6 +57,28 @@ impl PagesHead {
     }
 }
 
+/// A run has pages, not too many, and ends within 32 bits.
+fn check_run(position: u32, page: u32, count: usize) -> Result<(), FrameError> {
+    if count == 0 || count > MAX_RUN_PAGES {
+        return Err(FrameError::Value {
+            what: "pages in a run",
+            value: count as u64,
+            limit: MAX_RUN_PAGES as u64,
+        });
+    }
+    for (what, first) in [("last position", position), ("last page", page)] {
+        if first.checked_add(count as u32).is_none() {
+            let value = u64::from(first) + count as u64;
+            return Err(FrameError::Value {
+                what,
+                value,
+                limit: u64::from(u32::MAX),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Decodes a head of which `rest` holds the front; the payload need not be there.
 pub(super) fn decode_head(rest: &[u8], body_bytes: usize) -> Result<Option<Decoded>, FrameError> {
     if body_bytes < FIXED_BYTES {
@@ -75,23 +97,7 @@ pub(super) fn decode_head(rest: &[u8], body_bytes: usize) -> Result<Option<Decod
         reader.u32()?,
         reader.u32()? as usize,
     );
-    if count == 0 || count > MAX_RUN_PAGES {
-        return Err(FrameError::Value {
-            what: "pages in a run",
-            value: count as u64,
-            limit: MAX_RUN_PAGES as u64,
-        });
-    }
-    for (what, first) in [("last position", position), ("last page", page)] {
-        if first.checked_add(count as u32).is_none() {
-            let value = u64::from(first) + count as u64;
-            return Err(FrameError::Value {
-                what,
-                value,
-                limit: u64::from(u32::MAX),
-            });
-        }
-    }
+    check_run(position, page, count)?;
     let head_bytes = FIXED_BYTES + count * MARK_BYTES;
     let payload_bytes =
         body_bytes

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{ids, real, reference, tiny};
+use super::{ids, real, reference, reference_file, tiny};
 use crate::{MAX_TEXT_BYTES, TextError};
 
 #[test]
@@ -26,6 +26,16 @@ fn tok_07_ids_equal_the_golden_ones() {
             );
         }
     }
+}
+
+#[test]
+fn tok_07_a_long_text_has_the_golden_ids() {
+    let text = reference_file("constitution.txt");
+    let golden: serde_json::Value =
+        serde_json::from_str(&reference_file("constitution.ids.json")).unwrap();
+    let encoded = real().encode(&text, false).unwrap();
+    assert_eq!(encoded, ids(&golden));
+    assert_eq!(real().decode(&encoded, false).unwrap(), text);
 }
 
 #[test]

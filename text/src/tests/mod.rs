@@ -42,13 +42,15 @@ fn real() -> &'static Arc<TextModel> {
 }
 
 fn reference() -> serde_json::Value {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../shared/reference/reference.json"
+    serde_json::from_str(&reference_file("reference.json")).expect("the reference is JSON")
+}
+
+fn reference_file(name: &str) -> String {
+    let path = format!(
+        "{}/../../shared/reference/{name}",
+        env!("CARGO_MANIFEST_DIR")
     );
-    let text = std::fs::read_to_string(path)
-        .unwrap_or_else(|error| panic!("this test needs {path}: {error}"));
-    serde_json::from_str(&text).expect("the reference is JSON")
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("this test needs {path}: {error}"))
 }
 
 fn ids(value: &serde_json::Value) -> Vec<u32> {
