@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod exit;
 mod generate;
+mod interrupts;
 mod logs;
 mod progress;
 mod receipt;

@@ -6,9 +6,9 @@ mod router;
 mod worker;
 
 use tokio::io::AsyncReadExt;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Failure;
+use crate::interrupts::Interrupts;
 
 pub(crate) use router::router;
 pub(crate) use worker::{decode, prefill};
@@ -17,24 +17,16 @@ pub(crate) use worker::{decode, prefill};
 /// second signal ends the process at once, but not below a supervisor: a terminal's Ctrl-C reaches
 /// both, and the supervisor alone decides when draining has taken too long.
 async fn shutdown(with_stdin: bool) -> Result<(), Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
-    };
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut interrupts = Interrupts::new()?;
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = interrupts.next() => {}
         () = stdin_closed(), if with_stdin => {}
     }
     if with_stdin {
         return Ok(());
     }
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        interrupts.next().await;
         tracing::warn!("second signal: ending at once");
         std::process::exit(1);
     });
@@ -48,7 +40,7 @@ async fn stdin_closed() {
 }
 
 /// Prints the ready line; nobody reading it is no failure.
-fn tell_ready(line: &str) {
+pub(crate) fn tell_ready(line: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "ready {line}").and_then(|()| out.flush());

@@ -9,13 +9,14 @@ mod plan;
 
 use std::path::PathBuf;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::UpArgs;
 use crate::exit::Failure;
+use crate::interrupts::Interrupts;
 use crate::progress;
+use crate::roles::tell_ready;
 
 use child::{Child, Ready};
 use plan::Plan;
@@ -41,8 +42,8 @@ pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failur
     };
     let result = match started {
         Ok(ready) => {
-            tell(&format!(
-                "ready grpc={} prefill={} decode={}",
+            tell_ready(&format!(
+                "grpc={} prefill={} decode={}",
                 ready.address, plan.prefill, plan.decode
             ));
             tokio::select! {
@@ -138,43 +139,10 @@ impl Pool {
     }
 }
 
-/// Prints the ready line; nobody reading it is no failure.
-fn tell(line: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
 fn supervision_ended(ended: Result<Result<(), Failure>, tokio::task::JoinError>) -> Failure {
     match ended {
         Ok(Err(failure)) => failure,
         Ok(Ok(())) => Failure::failed("a part of the service has ended"),
         Err(error) => Failure::failed(format!("supervision failed: {error}")),
-    }
-}
-
-/// Ctrl-C and SIGTERM.
-struct Interrupts {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Interrupts {
-    fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::failed(format!("cannot listen for signals: {error}")))
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
