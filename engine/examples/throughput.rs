@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use baton_engine::{
-    Batch, CpuEngine, CpuModel, CpuOptions, SequenceSlice, StepEngine, anonymous_memory,
+    Batch, CpuEngine, CpuModel, CpuOptions, LogitRows, SequenceSlice, StepEngine, anonymous_memory,
 };
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::ModelFile;
@@ -102,7 +102,11 @@ fn prefill(engine: &mut CpuEngine, stream: usize, tokens: usize) {
             token_ids,
             position,
             pages: &pages,
-            logits: position as usize + token_ids.len() == tokens,
+            logits: if position as usize + token_ids.len() == tokens {
+                LogitRows::Last
+            } else {
+                LogitRows::None
+            },
         };
         engine
             .step(
@@ -126,7 +130,7 @@ fn decode(engine: &mut CpuEngine, streams: usize) {
             token_ids: &[77],
             position: CONTEXT as u32,
             pages,
-            logits: true,
+            logits: LogitRows::Last,
         })
         .collect();
     engine

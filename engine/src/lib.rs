@@ -13,4 +13,4 @@ mod step;
 pub use cpu::{CpuEngine, CpuModel, anonymous_memory};
 pub use error::EngineError;
 pub use options::{CpuOptions, Isa};
-pub use step::{Batch, Logits, SequenceSlice, StepEngine};
+pub use step::{Batch, LogitRows, Logits, SequenceSlice, StepEngine};

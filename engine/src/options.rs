@@ -11,7 +11,7 @@ pub struct CpuOptions {
     pub cpus: Vec<usize>,
     /// Most tokens in a step.
     pub max_step_tokens: usize,
-    /// Most logits rows in a step.
+    /// Most logits rows in a step, of all slices together: each is a vocabulary of f32 in memory.
     pub max_step_rows: usize,
     /// Force an instruction set (`None`: the best that the machine has).
     pub isa: Option<Isa>,

@@ -15,8 +15,30 @@ pub struct SequenceSlice<'a> {
     pub position: u32,
     /// The sequence's page table; covers `position + token_ids.len()` tokens.
     pub pages: &'a [PageIndex],
-    /// Whether the logits of the last token are wanted.
-    pub logits: bool,
+    /// Whose logits are wanted. Only these rows go through the output matrix.
+    pub logits: LogitRows,
+}
+
+/// Which tokens of a slice give a row of logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LogitRows {
+    /// None: what comes next is known (a chunk in the middle of a prompt).
+    None,
+    /// The last one: what comes after the slice.
+    Last,
+    /// Every one: what was to be expected at each place of a prompt, and what comes after it.
+    All,
+}
+
+impl LogitRows {
+    /// Rows that a slice of `tokens` tokens, at least one, gives.
+    pub const fn count(self, tokens: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Last => 1,
+            Self::All => tokens,
+        }
+    }
 }
 
 /// One step's ragged batch.
@@ -28,7 +50,8 @@ pub struct Batch<'a> {
     pub slices: &'a [SequenceSlice<'a>],
 }
 
-/// Logits of a step: one row per slice that asked, in slice order.
+/// Logits of a step: the rows that its slices asked for, in slice order, within a slice in order of
+/// position. The row of position `p` says what may stand at `p + 1`.
 #[derive(Debug, Clone, Copy)]
 pub struct Logits<'a> {
     /// `rows × vocabulary` values.

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use baton_engine::{Batch, SequenceSlice, StepEngine};
+use baton_engine::{Batch, LogitRows, SequenceSlice, StepEngine};
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::{TensorType, fixtures::TinyModel};
 use common::{engine, load, options};
@@ -53,7 +53,7 @@ fn a_step_allocates_nothing() {
                 token_ids: &ids[..tokens],
                 position: 0,
                 pages,
-                logits: true,
+                logits: LogitRows::Last,
             })
             .collect();
         let batch = Batch {

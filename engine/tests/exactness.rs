@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use baton_engine::{CpuModel, Isa};
+use baton_engine::{CpuModel, CpuOptions, Isa, LogitRows};
 use baton_kv_cache::KvDtype;
 use baton_model_file::{
     Architecture, TensorType,
@@ -14,6 +14,7 @@ use baton_model_file::{
 };
 use common::{
     PageDealer, Sequence, bits, engine, load, options, random_tokens, real_model, run, step,
+    step_with,
 };
 
 const TOKENS: usize = 90;
@@ -200,7 +201,8 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     }
 }
 
-/// Sequences of random lengths join, run in random chunks beside each other, and leave.
+/// Sequences of random lengths join, run in random chunks beside each other, and leave. Each asks for
+/// the logits of no token, the last or all.
 #[test]
 fn random_batches_give_the_same_bits_as_each_sequence_alone() {
     let mut random = Random::new(0xba72);
@@ -228,7 +230,10 @@ fn random_batches_give_the_same_bits_as_each_sequence_alone() {
             .iter()
             .map(|p| (p.len() as u32).div_ceil(way.page_size))
             .sum();
-        let options = options(way.threads, Some(way.isa));
+        let options = CpuOptions {
+            max_step_rows: 6 * TOKENS,
+            ..options(way.threads, Some(way.isa))
+        };
         let mut engine = engine(&model, &options, way.page_size, pages, way.dtype);
         let mut dealer = PageDealer::new(pages, &mut random);
         let mut sequences: Vec<Sequence> = prompts
@@ -240,7 +245,7 @@ fn random_batches_give_the_same_bits_as_each_sequence_alone() {
             .zip(&prompts)
             .any(|(s, p)| (s.position as usize) < p.len())
         {
-            let mut members = Vec::new();
+            let (mut rows_of, mut wanted) = (Vec::new(), Vec::new());
             let mut parts: Vec<(&mut Sequence, &[u32])> = Vec::new();
             for (at, sequence) in sequences.iter_mut().enumerate() {
                 let rest = &prompts[at][sequence.position as usize..];
@@ -250,13 +255,19 @@ fn random_batches_give_the_same_bits_as_each_sequence_alone() {
                     } else {
                         1 + random.below(rest.len())
                     };
-                    members.push(at);
+                    let rows = pick(
+                        &mut random,
+                        &[LogitRows::None, LogitRows::Last, LogitRows::All],
+                    );
+                    let end = sequence.position as usize + chunk;
+                    rows_of.extend((end - rows.count(chunk)..end).map(|position| (at, position)));
+                    wanted.push(rows);
                     parts.push((sequence, &rest[..chunk]));
                 }
             }
-            let rows = step(&mut engine, &mut parts);
-            for (at, row) in members.into_iter().zip(rows) {
-                let position = sequences[at].position as usize - 1;
+            let rows = step_with(&mut engine, &mut parts, &wanted);
+            assert_eq!(rows.len(), rows_of.len());
+            for ((at, position), row) in rows_of.into_iter().zip(rows) {
                 assert!(
                     bits(&row) == expected[at][position],
                     "{shape:?}\n{way:?}: sequence {at} token {position}"

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use baton_engine::{
-    Batch, CpuEngine, CpuModel, CpuOptions, EngineError, SequenceSlice, StepEngine,
+    Batch, CpuEngine, CpuModel, CpuOptions, EngineError, LogitRows, SequenceSlice, StepEngine,
     anonymous_memory,
 };
 use baton_kv_cache::{KvDtype, KvMemory, PageIndex};
@@ -43,7 +43,14 @@ fn slice<'a>(token_ids: &'a [u32], position: u32, pages: &'a [PageIndex]) -> Seq
         token_ids,
         position,
         pages,
-        logits: true,
+        logits: LogitRows::Last,
+    }
+}
+
+fn every<'a>(token_ids: &'a [u32], position: u32, pages: &'a [PageIndex]) -> SequenceSlice<'a> {
+    SequenceSlice {
+        logits: LogitRows::All,
+        ..slice(token_ids, position, pages)
     }
 }
 
@@ -83,6 +90,7 @@ fn malformed_batches_are_refused_before_anything_is_written() {
             "3 logits rows",
             vec![good, slice(&[1], 0, &five), slice(&[1], 0, &six)],
         ),
+        ("4 logits rows", vec![good, every(&ids[..3], 0, &five)]),
     ];
     let before = content(&*memory);
     let mut layers = 0;
@@ -182,7 +190,7 @@ fn steps_without_logits_and_without_slices() {
     let (mut engine, _) = with_memory(&model, &options(2, None));
     let pages = [PageIndex(0)];
     let silent = SequenceSlice {
-        logits: false,
+        logits: LogitRows::None,
         ..slice(&[1, 2, 3], 0, &pages)
     };
     for slices in [&[silent][..], &[]] {

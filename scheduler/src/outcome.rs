@@ -1,7 +1,7 @@
 //! What a step gave: computed tokens are booked, new tokens sampled, full pages indexed, and what has
 //! ended is ended. It must not know how the step was chosen.
 
-use baton_engine::Logits;
+use baton_engine::{LogitRows, Logits};
 use baton_kv_cache::Indexed;
 use baton_sampling::{SampleInput, sample};
 
@@ -16,8 +16,8 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, plan: &Plan, logits: &Logits<'_>) {
         let mut next_row = 0;
         for slice in &plan.slices {
-            let row = slice.logits.then(|| logits.row(next_row));
-            next_row += usize::from(slice.logits);
+            next_row += slice.logits.count(slice.len as usize);
+            let row = (slice.logits != LogitRows::None).then(|| logits.row(next_row - 1));
             // A choice whose sampler failed has ended its whole group.
             if self.groups.contains_key(&slice.id)
                 && let Err(reason) = self.complete_slice(slice, row)

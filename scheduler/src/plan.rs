@@ -3,7 +3,7 @@
 //! Neither starves the other: while chunks wait, an eighth of the budget and one slice are theirs, and
 //! decode rows take turns, least recently served first. It must not know engines or clocks.
 
-use baton_engine::SequenceSlice;
+use baton_engine::{LogitRows, SequenceSlice};
 use baton_kv_cache::PageIndex;
 
 use crate::SequenceId;
@@ -21,8 +21,8 @@ pub(crate) struct PlannedSlice {
     pub(crate) from: u32,
     /// Tokens, at least one.
     pub(crate) len: u32,
-    /// Whether logits of the last token are wanted.
-    pub(crate) logits: bool,
+    /// Whose logits are wanted.
+    pub(crate) logits: LogitRows,
 }
 
 /// Pages to copy before the step, for one group.
@@ -232,11 +232,16 @@ impl Scheduler {
         let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
-        let logits = match choice {
+        let is_sampled = match choice {
             Some(at) => from + len == group.choice_len(at),
             None => {
                 from + len == group.trunk_len && group.alive().any(|at| group.continues_trunk(at))
             }
+        };
+        let logits = if is_sampled {
+            LogitRows::Last
+        } else {
+            LogitRows::None
         };
         if let Some(at) = choice {
             group.choices[at].served_at = self.step + 1;

@@ -245,7 +245,7 @@ impl Operations for CpuOperations<'_> {
             // SAFETY: `thread` is this thread's own number.
             let out = unsafe { &mut scratch.get(thread).row };
             for at in range {
-                // SAFETY: slices end in different rows, so each row belongs to one task.
+                // SAFETY: wanted rows are different ones, so each belongs to one task.
                 unsafe {
                     let stream = stream.row_mut(wanted[at]);
                     let product = pending.then(|| product.row(wanted[at]));

@@ -45,7 +45,7 @@ pub(super) struct Plan {
     pub(super) rows: Vec<Row>,
     /// Most expensive first.
     pub(super) tasks: Vec<AttentionTask>,
-    /// Rows whose logits are wanted, in slice order.
+    /// Rows whose logits are wanted, ascending.
     pub(super) logits: Vec<usize>,
     /// Per page, the mark of its last writer.
     marks: Vec<u64>,
@@ -97,7 +97,9 @@ impl Plan {
         let tokens = batch.slices.iter().fold(0, |sum: usize, slice| {
             sum.saturating_add(slice.token_ids.len())
         });
-        let logits = batch.slices.iter().filter(|slice| slice.logits).count();
+        let logits = batch.slices.iter().fold(0, |sum: usize, slice| {
+            sum.saturating_add(slice.logits.count(slice.token_ids.len()))
+        });
         for (what, value, limit) in [
             ("tokens", tokens, self.limits.max_tokens),
             ("logits rows", logits, self.limits.max_logits),
@@ -177,9 +179,9 @@ impl Plan {
                 tokens: many.min(slice.token_ids.len() - from),
             });
         }
-        if slice.logits {
-            self.logits.push(self.rows.len() - 1);
-        }
+        let end = self.rows.len();
+        self.logits
+            .extend(end - slice.logits.count(end - first)..end);
         Ok(())
     }
 

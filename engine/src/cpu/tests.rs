@@ -13,7 +13,7 @@ use baton_model_file::{ModelFile, RopePairing};
 use naive::Naive;
 
 use super::{CpuEngine, CpuModel, anonymous_memory, pages::paired};
-use crate::{Batch, CpuOptions, SequenceSlice, StepEngine};
+use crate::{Batch, CpuOptions, LogitRows, SequenceSlice, StepEngine};
 
 const PAGE_SIZE: usize = 16;
 
@@ -40,7 +40,7 @@ fn layer_0_errors(file: &ModelFile, pairing: RopePairing) -> (f64, f64) {
         token_ids: &tokens,
         position: 0,
         pages: &pages,
-        logits: true,
+        logits: LogitRows::Last,
     };
     engine
         .step(

@@ -6,7 +6,8 @@ mod real_model;
 use std::{path::PathBuf, sync::Arc};
 
 use baton_engine::{
-    Batch, CpuEngine, CpuModel, CpuOptions, Isa, SequenceSlice, StepEngine, anonymous_memory,
+    Batch, CpuEngine, CpuModel, CpuOptions, Isa, LogitRows, SequenceSlice, StepEngine,
+    anonymous_memory,
 };
 use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::{ModelFile, fixtures::Random};
@@ -77,15 +78,26 @@ impl PageDealer {
     }
 }
 
-/// Runs one step of `(sequence, tokens)` pairs, all with logits; returns a row for each.
+/// Runs one step of `(sequence, tokens)` pairs; returns the row of each one's last token.
 pub fn step(engine: &mut CpuEngine, parts: &mut [(&mut Sequence, &[u32])]) -> Vec<Vec<f32>> {
+    let wanted = vec![LogitRows::Last; parts.len()];
+    step_with(engine, parts, &wanted)
+}
+
+/// Runs one step of `(sequence, tokens)` pairs; returns all rows `wanted` of them.
+pub fn step_with(
+    engine: &mut CpuEngine,
+    parts: &mut [(&mut Sequence, &[u32])],
+    wanted: &[LogitRows],
+) -> Vec<Vec<f32>> {
     let slices: Vec<_> = parts
         .iter()
-        .map(|(sequence, tokens)| SequenceSlice {
+        .zip(wanted)
+        .map(|((sequence, tokens), logits)| SequenceSlice {
             token_ids: tokens,
             position: sequence.position,
             pages: &sequence.pages,
-            logits: true,
+            logits: *logits,
         })
         .collect();
     let batch = Batch {
@@ -93,8 +105,10 @@ pub fn step(engine: &mut CpuEngine, parts: &mut [(&mut Sequence, &[u32])]) -> Ve
         slices: &slices,
     };
     let logits = engine.step(&batch, &mut |_| {}).expect("the step runs");
-    let rows = (0..slices.len())
-        .map(|row| logits.row(row).to_vec())
+    let rows = logits
+        .values
+        .chunks_exact(logits.vocabulary)
+        .map(<[f32]>::to_vec)
         .collect();
     for (sequence, tokens) in parts {
         sequence.position += tokens.len() as u32;

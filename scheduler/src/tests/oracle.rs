@@ -124,9 +124,10 @@ impl StepEngine for Oracle {
                 assert_eq!(written as usize, position, "foreign content in {page:?}");
                 hash = mix(hash, token);
                 is_poisoned |= token == POISON;
-            }
-            if slice.logits {
-                push_logits(hash, is_poisoned, &mut self.logits);
+                let after = length - position - 1;
+                if after < slice.logits.count(slice.token_ids.len()) {
+                    push_logits(hash, is_poisoned, &mut self.logits);
+                }
             }
         }
         Ok(Logits {
