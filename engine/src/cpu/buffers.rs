@@ -24,7 +24,7 @@ pub(super) struct Buffers {
     pub(super) attended: Rows,
     /// Gate, then up: tokens × 2 × intermediate.
     pub(super) gate_up: Rows,
-    /// Cosines, then sines, of each token's position.
+    /// Rotation table of each token's position.
     pub(super) rotations: Rows,
     /// Input of the next product.
     pub(super) activations: Activations,
@@ -65,7 +65,7 @@ impl Buffers {
             heads: Rows::new(max_tokens, heads),
             attended: Rows::new(max_tokens, queries),
             gate_up: Rows::new(max_tokens, 2 * intermediate),
-            rotations: Rows::new(max_tokens, size(config.rope.dimensions)),
+            rotations: Rows::new(max_tokens, 2 * size(config.rope.dimensions)),
             activations: Activations::new(max_tokens.max(max_logits), widest, forms),
             logits: vec![0.0; max_logits * size(config.vocabulary)],
             scratch: PerThread::new(threads, || Scratch {

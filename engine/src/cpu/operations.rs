@@ -12,7 +12,7 @@ use super::{
     elementwise,
     matmul::{OutputView, PackedMatrix, ROW_TILE, TOKEN_TILE, matmul},
     model::CpuModel,
-    pages::Pages,
+    pages::{Pages, TokenHeads},
     plan::{Plan, Row},
     shared_rows::SharedRows,
     threads::Threads,
@@ -78,7 +78,7 @@ impl Operations for CpuOperations<'_> {
                 // SAFETY: each row belongs to one task.
                 let (stream, table) = unsafe { (stream.row_mut(at), tables.row_mut(at)) };
                 embedding.dequantize_row(row.token as usize, &mut stream[..embedding.columns()]);
-                rotations.fill(row.position, &mut table[..2 * rotations.pairs()]);
+                rotations.fill(row.position, &mut table[..rotations.table_len()]);
             }
         });
         self.pending = false;
@@ -146,10 +146,13 @@ impl Operations for CpuOperations<'_> {
         for_rows(self.threads, rows.len(), |thread, range| {
             // SAFETY: `thread` is this thread's own number.
             let scratch = unsafe { &mut scratch.get(thread).head };
-            for (at, row) in range.clone().zip(&rows[range]) {
+            let mut at = range.start;
+            while at < range.end {
+                let count = rows[at].neighbours(&rows[at + 1..range.end]);
                 // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are
                 // not written now.
-                unsafe { store.row(row, heads.row_mut(at), tables.row(at), scratch) };
+                unsafe { store.rows(&rows[at..at + count], at, heads, tables, scratch) };
+                at += count;
             }
         });
     }
@@ -277,11 +280,39 @@ struct HeadStore<'a> {
 }
 
 impl HeadStore<'_> {
-    /// Finishes the queries in `heads` in place and writes K and V into the row's slot.
+    /// Finishes the queries of one or two `rows` from number `first` on in place and writes their K
+    /// and V into the rows' slots, which are neighbours.
     ///
     /// # Safety
-    /// The row's slot belongs to the caller alone.
-    unsafe fn row(&self, row: &Row, heads: &mut [f32], table: &[f32], scratch: &mut [Vec<f32>; 2]) {
+    /// The rows and their slots belong to the caller alone, and nobody writes the tables.
+    unsafe fn rows(
+        &self,
+        rows: &[Row],
+        first: usize,
+        heads: SharedRows<'_>,
+        tables: SharedRows<'_>,
+        scratch: &mut [Vec<f32>; 2],
+    ) {
+        let mut tokens = [TokenHeads::default(); 2];
+        for (at, token) in (first..first + rows.len()).zip(&mut tokens) {
+            // SAFETY: the caller's promise.
+            *token = unsafe { self.finish(heads.row_mut(at), tables.row(at), scratch) };
+        }
+        let slot = (rows[0].page, rows[0].slot);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.pages
+                .write(self.isa, self.layer, slot, &tokens[..rows.len()]);
+        }
+    }
+
+    /// Biases, norms and rotates one token's heads and scales its queries; returns its K and V.
+    fn finish<'a>(
+        &self,
+        heads: &'a mut [f32],
+        table: &[f32],
+        scratch: &mut [Vec<f32>; 2],
+    ) -> TokenHeads<'a> {
         let config = &self.model.config;
         let (width, kv_heads) = (config.head_dim as usize, config.kv_heads as usize);
         let queries = config.heads as usize * width;
@@ -294,29 +325,19 @@ impl HeadStore<'_> {
         }
         let (queries, keys_values) = heads.split_at_mut(queries);
         let (keys, values) = keys_values.split_at_mut(kv_heads * width);
-        let table = &table[..2 * self.model.rotations.pairs()];
+        if let HeadParts::Norms { query, key } = self.parts {
+            for (heads, weight) in [(&mut *queries, query), (&mut *keys, key)] {
+                for head in heads.chunks_exact_mut(width) {
+                    self.norm(head, weight, scratch);
+                }
+            }
+        }
+        let rotations = &self.model.rotations;
+        let table = &table[..rotations.table_len()];
         let scale = 1.0 / (width as f32).sqrt();
-        for query in queries.chunks_exact_mut(width) {
-            if let HeadParts::Norms { query: weight, .. } = self.parts {
-                self.norm(query, weight, scratch);
-            }
-            self.model.rotations.rotate(table, query);
-            for value in query {
-                *value *= scale;
-            }
-        }
-        for (head, key) in keys.chunks_exact_mut(width).enumerate() {
-            if let HeadParts::Norms { key: weight, .. } = self.parts {
-                self.norm(key, weight, scratch);
-            }
-            self.model.rotations.rotate(table, key);
-            let value = &values[head * width..][..width];
-            // SAFETY: the caller's promise.
-            unsafe {
-                let slot = (row.page, row.slot);
-                self.pages.write(self.layer, slot, head, key, value);
-            }
-        }
+        rotations.rotate(self.isa, table, queries, width, scale);
+        rotations.rotate(self.isa, table, keys, width, 1.0);
+        TokenHeads { keys, values }
     }
 
     fn norm(&self, head: &mut [f32], weight: &[f32], [input, out]: &mut [Vec<f32>; 2]) {

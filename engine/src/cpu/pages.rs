@@ -1,4 +1,4 @@
-//! Order of values inside a page piece, and writing K and V into it.
+//! Order of values inside a page piece, and the doors to it.
 //!
 //! A piece is one (layer, page): K of all heads, then V of all heads. Per head, K is a matrix of
 //! `head_dim` rows by `page_size` columns (tokens) and V one of `page_size` rows (tokens) by
@@ -7,9 +7,18 @@
 //! Who owns a page is the pool's business.
 #![allow(unsafe_code)] // Reads and writes the KV region through its base pointer.
 
+mod element;
+#[cfg(test)]
+mod tests;
+mod write;
+
 use std::sync::Arc;
 
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
+
+pub(crate) use self::element::{Bf16, Element};
+use self::write::{write_bf16, write_f16, write_f32};
+use crate::Isa;
 
 /// The order's name in the fingerprint.
 pub(crate) const LAYOUT_ID: &str = "layer-major/row-pairs/1";
@@ -22,57 +31,11 @@ pub(crate) struct Pages {
     memory: Arc<dyn KvMemory>,
 }
 
-/// Where values of one element type lie, and how they are rounded.
-pub(crate) trait Element: Copy {
-    /// Rounds to nearest, ties to even.
-    fn round(value: f32) -> Self;
-    /// Exact.
-    fn widen(self) -> f32;
-}
-
-/// bfloat16 bits.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(crate) struct Bf16(u16);
-
-impl Element for Bf16 {
-    #[inline(always)]
-    fn round(value: f32) -> Self {
-        let bits = value.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        // Rounding could carry a not-a-number's bits into infinity; keep its top bits, made quiet.
-        Self(if value.is_nan() {
-            bits >> 16 | 0x40
-        } else {
-            rounded
-        } as u16)
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << 16)
-    }
-}
-
-impl Element for half::f16 {
-    #[inline(always)]
-    fn round(value: f32) -> Self {
-        Self::from_f32(value)
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-}
-
-impl Element for f32 {
-    #[inline(always)]
-    fn round(value: f32) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self
-    }
+/// Rotated K and V of all heads of one token.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TokenHeads<'a> {
+    pub(crate) keys: &'a [f32],
+    pub(crate) values: &'a [f32],
 }
 
 /// Position of (row, column) in a matrix whose rows are interleaved in pairs.
@@ -110,53 +73,34 @@ impl Pages {
         }
     }
 
-    /// Writes K and V of one token and head, rounded to the page type.
+    /// Writes K and V of one token, or of two into an even slot and the next, rounded to the page
+    /// type.
     ///
     /// # Safety
-    /// The page belongs to the caller's sequence, and nobody else accesses the slot meanwhile.
+    /// The page belongs to the caller's sequence, and nobody else accesses the slots meanwhile.
     pub(crate) unsafe fn write(
         &self,
+        isa: Isa,
         layer: u32,
         (page, slot): (PageIndex, usize),
-        head: usize,
-        key: &[f32],
-        value: &[f32],
+        tokens: &[TokenHeads<'_>],
     ) {
-        let (keys, values) = self.head(layer, page, head);
-        // SAFETY: both are matrices of this shape; the slot is checked in `write_as`.
+        let layout = &self.layout;
+        let width = layout.kv_heads as usize * layout.head_dim as usize;
+        let fits = match tokens.len() {
+            1 => slot < layout.page_size as usize,
+            2 => slot.is_multiple_of(2) && slot + 1 < layout.page_size as usize,
+            _ => false,
+        };
+        let whole =
+            |token: &TokenHeads<'_>| [token.keys, token.values].map(<[f32]>::len) == [width; 2];
+        assert!(fits && tokens.iter().all(whole));
+        // SAFETY: the caller's promise; slots and lengths have been checked.
         unsafe {
-            match self.layout.dtype {
-                KvDtype::Bf16 => self.write_as::<Bf16>(keys, values, slot, key, value),
-                KvDtype::F16 => self.write_as::<half::f16>(keys, values, slot, key, value),
-                KvDtype::F32 => self.write_as::<f32>(keys, values, slot, key, value),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Self::write`]; the pointers are the head's matrices of element type `E`.
-    unsafe fn write_as<E: Element>(
-        &self,
-        keys: *mut u8,
-        values: *mut u8,
-        slot: usize,
-        key: &[f32],
-        value: &[f32],
-    ) {
-        let (tokens, width) = (
-            self.layout.page_size as usize,
-            self.layout.head_dim as usize,
-        );
-        assert!(slot < tokens && key.len() == width && value.len() == width);
-        let (keys, values) = (keys.cast::<E>(), values.cast::<E>());
-        for (dimension, (key, value)) in key.iter().zip(value).enumerate() {
-            // SAFETY: `paired` is a bijection onto `0..tokens * width`, the size of each matrix.
-            unsafe {
-                keys.add(paired(dimension, slot, width, tokens))
-                    .write(E::round(*key));
-                values
-                    .add(paired(slot, dimension, tokens, width))
-                    .write(E::round(*value));
+            match layout.dtype {
+                KvDtype::Bf16 => write_bf16(isa, self, layer, page, slot, tokens),
+                KvDtype::F16 => write_f16(isa, self, layer, page, slot, tokens),
+                KvDtype::F32 => write_f32(isa, self, layer, page, slot, tokens),
             }
         }
     }

@@ -27,6 +27,16 @@ pub(super) struct Row {
     pub(super) slot: usize,
 }
 
+impl Row {
+    /// How many rows from this one on, 1 or 2, fill an even slot and the odd one after it.
+    pub(super) fn neighbours(&self, next: &[Self]) -> usize {
+        let pair = next.first().is_some_and(|next| {
+            self.slot.is_multiple_of(2) && next.page == self.page && next.slot == self.slot + 1
+        });
+        1 + usize::from(pair)
+    }
+}
+
 /// Neighbouring tokens of one slice whose attention is one task per KV head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttentionTask {

@@ -3,10 +3,15 @@
 //! Everything up to the final rounding is plain f64 arithmetic without library functions, so that
 //! two machines with different mathematics libraries compute the same bits. It must not know where
 //! the rotated values go.
+#![allow(unsafe_code)] // Vector loads and stores on heads and tables whose length is asserted.
 
 use baton_model_file::{Rope, RopePairing, RopeScaling};
 
-use super::mathematics::{exp, ln, sin_cos};
+use super::{
+    lanes::{LANES, Lanes, lanes_kernel},
+    mathematics::{exp, ln, sin_cos},
+};
+use crate::Isa;
 
 /// Rotations of a model: one frequency per pair of dimensions.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,34 +77,126 @@ impl Rotations {
         self.frequencies.len()
     }
 
-    /// Writes cosines, then sines, of all pairs at `position`; `table` holds `2 * pairs()` values.
-    pub(crate) fn fill(&self, position: u32, table: &mut [f32]) {
-        let (cosines, sines) = table.split_at_mut(self.pairs());
-        for ((frequency, cosine), sine) in self.frequencies.iter().zip(cosines).zip(sines) {
-            let (s, c) = sin_cos(f64::from(position) * frequency);
-            *cosine = (c * self.magnitude) as f32;
-            *sine = (s * self.magnitude) as f32;
+    /// Values of a table that [`Self::fill`] writes: at most twice the rotated dimensions.
+    pub(crate) fn table_len(&self) -> usize {
+        match self.pairing {
+            RopePairing::HalfSplit => 2 * self.pairs(),
+            RopePairing::Interleaved => 4 * self.pairs(),
         }
     }
 
-    /// Rotates the first `2 * pairs()` values of `head` by a table that [`Self::fill`] wrote.
-    pub(crate) fn rotate(&self, table: &[f32], head: &mut [f32]) {
-        let (cosines, sines) = table.split_at(self.pairs());
-        let turns = cosines.iter().zip(sines);
-        match self.pairing {
-            RopePairing::Interleaved => {
-                for (pair, (c, s)) in head.as_chunks_mut::<2>().0.iter_mut().zip(turns) {
-                    let [a, b] = *pair;
-                    *pair = [a * c - b * s, a * s + b * c];
-                }
-            }
-            RopePairing::HalfSplit => {
-                let (first, second) = head.split_at_mut(self.pairs());
-                for ((a, b), (c, s)) in first.iter_mut().zip(second).zip(turns) {
-                    (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+    /// Writes the table of `position`, [`Self::table_len`] values: cosines, then sines; for
+    /// neighbouring pairs those of each dimension, the sine of the even ones negated.
+    pub(crate) fn fill(&self, position: u32, table: &mut [f32]) {
+        let (cosines, sines) = table.split_at_mut(self.table_len() / 2);
+        for (pair, frequency) in self.frequencies.iter().enumerate() {
+            let (s, c) = sin_cos(f64::from(position) * frequency);
+            let (s, c) = ((s * self.magnitude) as f32, (c * self.magnitude) as f32);
+            match self.pairing {
+                RopePairing::HalfSplit => (cosines[pair], sines[pair]) = (c, s),
+                RopePairing::Interleaved => {
+                    cosines[2 * pair..][..2].copy_from_slice(&[c, c]);
+                    sines[2 * pair..][..2].copy_from_slice(&[-s, s]);
                 }
             }
         }
+    }
+
+    /// Rotates the first `2 * pairs()` values of each head of `width` values by a table that
+    /// [`Self::fill`] wrote, and multiplies all of them by `scale`.
+    pub(crate) fn rotate(
+        &self,
+        isa: Isa,
+        table: &[f32],
+        heads: &mut [f32],
+        width: usize,
+        scale: f32,
+    ) {
+        assert!(table.len() == self.table_len() && 2 * self.pairs() <= width);
+        let (cosines, sines) = table.split_at(table.len() / 2);
+        for head in heads.chunks_exact_mut(width) {
+            let (rotated, rest) = head.split_at_mut(2 * self.pairs());
+            // SAFETY: the slices have the lengths that the kernels name; the instruction set was
+            // checked at construction.
+            unsafe {
+                match self.pairing {
+                    RopePairing::HalfSplit => rotate_halves(isa, rotated, cosines, sines, scale),
+                    RopePairing::Interleaved => {
+                        rotate_neighbours(isa, rotated, cosines, sines, scale);
+                    }
+                }
+            }
+            for value in rest {
+                *value *= scale;
+            }
+        }
+    }
+}
+
+lanes_kernel! {
+    unsafe fn rotate_neighbours(head: &mut [f32], cosines: &[f32], sines: &[f32], scale: f32)
+        = rotate_neighbours_body
+}
+lanes_kernel! {
+    unsafe fn rotate_halves(head: &mut [f32], cosines: &[f32], sines: &[f32], scale: f32)
+        = rotate_halves_body
+}
+
+/// # Safety
+/// All slices are equally long.
+#[inline(always)]
+unsafe fn rotate_neighbours_body<V: Lanes>(
+    head: &mut [f32],
+    cosines: &[f32],
+    sines: &[f32],
+    scale: f32,
+) {
+    let whole = head.len() / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        // SAFETY: `at + LANES` is within all slices.
+        unsafe {
+            let value = V::load(head.as_ptr().add(at));
+            let cosine = V::load(cosines.as_ptr().add(at));
+            let sine = V::load(sines.as_ptr().add(at));
+            let turned = value.mul(cosine).add(value.swap_pairs().mul(sine));
+            turned.mul(V::splat(scale)).store(head.as_mut_ptr().add(at));
+        }
+    }
+    for at in (whole..head.len()).step_by(2) {
+        let (a, b) = (head[at], head[at + 1]);
+        head[at] = (a * cosines[at] + b * sines[at]) * scale;
+        head[at + 1] = (b * cosines[at + 1] + a * sines[at + 1]) * scale;
+    }
+}
+
+/// # Safety
+/// `head` is twice as long as the other slices.
+#[inline(always)]
+unsafe fn rotate_halves_body<V: Lanes>(
+    head: &mut [f32],
+    cosines: &[f32],
+    sines: &[f32],
+    scale: f32,
+) {
+    let (first, second) = head.split_at_mut(cosines.len());
+    let whole = first.len() / LANES * LANES;
+    for at in (0..whole).step_by(LANES) {
+        // SAFETY: `at + LANES` is within all slices.
+        unsafe {
+            let a = V::load(first.as_ptr().add(at));
+            let b = V::load(second.as_ptr().add(at));
+            let cosine = V::load(cosines.as_ptr().add(at));
+            let sine = V::load(sines.as_ptr().add(at));
+            let (scale, turned) = (V::splat(scale), b.mul(cosine).add(a.mul(sine)));
+            let straight = a.mul(cosine).sub(b.mul(sine));
+            straight.mul(scale).store(first.as_mut_ptr().add(at));
+            turned.mul(scale).store(second.as_mut_ptr().add(at));
+        }
+    }
+    for at in whole..first.len() {
+        let (a, b, c, s) = (first[at], second[at], cosines[at], sines[at]);
+        first[at] = (a * c - b * s) * scale;
+        second[at] = (b * c + a * s) * scale;
     }
 }
 
@@ -137,5 +234,67 @@ fn magnitude(scaling: &RopeScaling) -> f64 {
         } => f64::from(*factor),
         RopeScaling::Yarn { factor, .. } if *factor > 1.0 => 0.1 * ln(f64::from(*factor)) + 1.0,
         _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_model_file::fixtures::Random;
+
+    /// `[a, b]` of each pair turned by its angle, in plain f64.
+    fn plain(rope: &Rope, position: u32, head: &[f32]) -> Vec<f64> {
+        let mut out: Vec<f64> = head.iter().map(|x| f64::from(*x)).collect();
+        let pairs = rope.dimensions as usize / 2;
+        for pair in 0..pairs {
+            let angle = f64::from(position)
+                * f64::from(rope.theta).powf(-2.0 * pair as f64 / f64::from(rope.dimensions));
+            let (i, j) = match rope.pairing {
+                RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
+                RopePairing::HalfSplit => (pair, pair + pairs),
+            };
+            let (a, b) = (f64::from(head[i]), f64::from(head[j]));
+            out[i] = a * angle.cos() - b * angle.sin();
+            out[j] = b * angle.cos() + a * angle.sin();
+        }
+        out
+    }
+
+    #[test]
+    fn heads_of_any_width_turn_the_same_on_all_instruction_sets() {
+        let mut random = Random::new(0x0907);
+        for pairing in [RopePairing::Interleaved, RopePairing::HalfSplit] {
+            for (width, dimensions) in [(64, 64), (128, 128), (24, 24), (80, 80), (6, 2), (40, 32)]
+            {
+                let rope = Rope {
+                    theta: 10_000.0,
+                    dimensions,
+                    pairing,
+                    scaling: RopeScaling::None,
+                };
+                let rotations = Rotations::new(&rope);
+                let mut table = vec![0.0; rotations.table_len()];
+                let position = random.below(2_000) as u32;
+                rotations.fill(position, &mut table);
+                let heads: Vec<f32> = (0..3 * width)
+                    .map(|_| random.below(2_000) as f32 / 500.0 - 2.0)
+                    .collect();
+                let turn = |isa| {
+                    let mut turned = heads.clone();
+                    rotations.rotate(isa, &table, &mut turned, width, 0.3);
+                    turned
+                };
+                let portable = turn(Isa::Portable);
+                for &isa in Isa::available() {
+                    assert_eq!(turn(isa), portable, "{isa:?} {pairing:?} {width}");
+                }
+                for (ours, head) in portable.chunks(width).zip(heads.chunks(width)) {
+                    for (ours, theirs) in ours.iter().zip(plain(&rope, position, head)) {
+                        let error = (f64::from(*ours) - 0.3 * theirs).abs();
+                        assert!(error < 1e-6, "{pairing:?} {width} at {position}: {error}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -3,11 +3,37 @@
 #[allow(clippy::wildcard_imports)] // Intrinsics only.
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{BF16_FLOOR, Lanes};
 
 /// Two registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Lanes(__m256, __m256);
+
+/// [`super::bf16_bits`] of eight values, each in the low half of its lane.
+///
+/// # Safety
+/// AVX2 is available.
+#[inline(always)]
+unsafe fn bf16_lanes(values: __m256) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm256_castps_si256(values);
+        let top = _mm256_srli_epi32::<16>(bits);
+        let bias = _mm256_add_epi32(
+            _mm256_and_si256(top, _mm256_set1_epi32(1)),
+            _mm256_set1_epi32(0x7fff),
+        );
+        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, bias));
+        let quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+        let magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0), values);
+        let small = _mm256_cmp_ps::<_CMP_LT_OQ>(magnitude, _mm256_set1_ps(BF16_FLOOR));
+        _mm256_andnot_si256(
+            _mm256_castps_si256(small),
+            _mm256_blendv_epi8(rounded, quiet, nan),
+        )
+    }
+}
 
 // SAFETY of every block below: values of this type exist only in functions compiled with AVX2 and
 // FMA (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
@@ -46,6 +72,26 @@ impl Lanes for Avx2Lanes {
                     _mm256_castsi256_ps(second[0]),
                     _mm256_castsi256_ps(second[1]),
                 ),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, target: *mut u16) {
+        // SAFETY: see above.
+        unsafe {
+            let packed = _mm256_packus_epi32(bf16_lanes(self.0), bf16_lanes(self.1));
+            // Packing works on each half of the registers; put the quarters in order.
+            let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            _mm256_storeu_si256(target.cast(), ordered);
+        }
+    }
+    #[inline(always)]
+    fn swap_pairs(self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_permute_ps::<0b10_11_00_01>(self.0),
+                _mm256_permute_ps::<0b10_11_00_01>(self.1),
             )
         }
     }

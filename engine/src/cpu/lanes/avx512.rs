@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)] // Intrinsics only.
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{BF16_FLOOR, Lanes};
 
 /// A register.
 #[derive(Clone, Copy)]
@@ -39,6 +39,33 @@ impl Lanes for Avx512Lanes {
                 Self(_mm512_castsi512_ps(second)),
             )
         }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, target: *mut u16) {
+        // SAFETY: see above.
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let top = _mm512_srli_epi32::<16>(bits);
+            let bias = _mm512_add_epi32(
+                _mm512_and_si512(top, _mm512_set1_epi32(1)),
+                _mm512_set1_epi32(0x7fff),
+            );
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, bias));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            let quiet = _mm512_mask_or_epi32(rounded, nan, top, _mm512_set1_epi32(0x40));
+            // Not less than: true for not-a-number.
+            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(
+                _mm512_abs_ps(self.0),
+                _mm512_set1_ps(BF16_FLOOR),
+            );
+            let words = _mm512_maskz_cvtepi32_epi16(kept, quiet);
+            _mm256_storeu_si256(target.cast(), words);
+        }
+    }
+    #[inline(always)]
+    fn swap_pairs(self) -> Self {
+        // SAFETY: see above.
+        Self(unsafe { _mm512_permute_ps::<0b10_11_00_01>(self.0) })
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {

@@ -25,6 +25,25 @@ pub(crate) use portable::PortableLanes;
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
+/// Magnitudes below this become zero in bf16. So no sum of products of two bf16 values meets a
+/// denormal number, which units with bf16 inputs flush and plain arithmetic does not.
+pub(crate) const BF16_FLOOR: f32 = f32::from_bits((127 - 50) << 23);
+
+/// The bfloat16 nearest to `value`, ties to even, magnitudes below [`BF16_FLOOR`] as zero. Infinity
+/// and not-a-number stay what they are.
+#[inline(always)]
+pub(crate) fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        // Rounding could carry into infinity; the top bits, made quiet, cannot.
+        (bits >> 16) as u16 | 0x40
+    } else if value.abs() < BF16_FLOOR {
+        0
+    } else {
+        (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+    }
+}
+
 /// A vector of [`LANES`] f32 values.
 ///
 /// # Safety of use
@@ -49,6 +68,13 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `source` points to 32 readable values; no alignment needed.
     unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self);
+    /// Sixteen values to memory as [`bf16_bits`].
+    ///
+    /// # Safety
+    /// `target` points to 16 writable values; no alignment needed.
+    unsafe fn store_bf16(self, target: *mut u16);
+    /// Neighbouring lanes 2i and 2i + 1 exchanged.
+    fn swap_pairs(self) -> Self;
     /// `self + other`.
     fn add(self, other: Self) -> Self;
     /// `self - other`.

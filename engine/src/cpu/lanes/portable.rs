@@ -1,6 +1,6 @@
 //! Plain Rust. The definition of what the other implementations compute.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, bf16_bits};
 
 /// An array.
 #[derive(Clone, Copy)]
@@ -51,6 +51,19 @@ impl Lanes for PortableLanes {
             }))
         };
         (part(0), part(1))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, target: *mut u16) {
+        // SAFETY: the caller promises 16 values; the write is unaligned.
+        unsafe {
+            target
+                .cast::<[u16; LANES]>()
+                .write_unaligned(self.0.map(bf16_bits));
+        }
+    }
+    #[inline(always)]
+    fn swap_pairs(self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane ^ 1]))
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {

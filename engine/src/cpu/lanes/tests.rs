@@ -1,10 +1,10 @@
 //! Every operation on every instruction set of this machine, bit for bit.
 
-use super::{LANES, Lanes, lanes_kernel};
+use super::{BF16_FLOOR, LANES, Lanes, bf16_bits, lanes_kernel};
 use crate::Isa;
 
 /// Results of one run over three vectors of inputs.
-const RESULTS: usize = 14;
+const RESULTS: usize = 15;
 
 lanes_kernel! {
     unsafe fn everything(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], out: &mut [[f32; LANES]; RESULTS])
@@ -41,6 +41,7 @@ unsafe fn everything_body<V: Lanes>(
             V::splat(x.sum()),
             first,
             second,
+            x.swap_pairs(),
         ];
         for (result, out) in results.iter().zip(out) {
             result.store(out.as_mut_ptr());
@@ -82,6 +83,81 @@ fn all_instruction_sets_give_the_same_bits() {
         for &isa in Isa::available() {
             assert_eq!(run(isa), expected, "{isa:?}, seed {seed}");
         }
+    }
+}
+
+lanes_kernel! {
+    unsafe fn narrow(values: &[f32; LANES], words: &mut [u16; LANES]) = narrow_body
+}
+
+#[inline(always)]
+unsafe fn narrow_body<V: Lanes>(values: &[f32; LANES], words: &mut [u16; LANES]) {
+    // SAFETY: all arrays hold one vector.
+    unsafe {
+        let x = V::load(values.as_ptr());
+        x.store_bf16(words.as_mut_ptr());
+    }
+}
+
+#[test]
+fn narrowed_values_are_the_same_on_all_instruction_sets() {
+    let special = [
+        0.0,
+        -0.0,
+        BF16_FLOOR,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        1.0,
+        12_582_800.0,
+    ];
+    let special = special.map(f32::to_bits).into_iter().flat_map(|bits| {
+        [
+            bits.wrapping_sub(1),
+            bits,
+            bits + 1,
+            bits | 0x7fff,
+            bits | 0x8000,
+            bits | 0x1_8000,
+        ]
+    });
+    let nans = [
+        0x7f80_0000,
+        0xff80_0000,
+        0x7f80_0001,
+        0xff80_ffff,
+        0x7fc0_1234,
+    ];
+    let mut state = 1_u32;
+    let any = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state
+    });
+    let bits: Vec<u32> = special.chain(nans).chain(any).take(LANES * 4_000).collect();
+    for bits in bits.as_chunks::<LANES>().0 {
+        let values = bits.map(f32::from_bits);
+        for &isa in Isa::available() {
+            let mut words = [0; LANES];
+            // SAFETY: arrays of one vector; the instruction set is available.
+            unsafe { narrow(isa, &values, &mut words) };
+            assert_eq!(words, values.map(bf16_bits), "{isa:?} {bits:08x?}");
+        }
+    }
+}
+
+#[test]
+fn bf16_is_the_nearest_and_keeps_what_is_no_number() {
+    for (value, expected) in [
+        (1.0, 0x3f80),
+        (1.0 + 1.0 / 256.0, 0x3f80),
+        (1.0 + 3.0 / 256.0, 0x3f82),
+        (f32::MAX, 0x7f80),
+        (f32::NEG_INFINITY, 0xff80),
+        (f32::from_bits(0x7f80_0001), 0x7fc0),
+        (BF16_FLOOR, 0x2680),
+        (-BF16_FLOOR * 0.999, 0),
+        (f32::MIN_POSITIVE / 2.0, 0),
+    ] {
+        assert_eq!(bf16_bits(value), expected, "{value:e}");
     }
 }
 
