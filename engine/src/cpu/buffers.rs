@@ -2,12 +2,15 @@
 //!
 //! It must not know which operation uses what when.
 
+use std::io;
+
 use baton_model_file::ModelConfig;
 
 use super::{
     attention,
     lanes::LANES,
     matmul::{ActivationForm, Activations},
+    memory::{self, Arena, Buffer},
     shared_rows::Rows,
     threads::PerThread,
 };
@@ -29,7 +32,7 @@ pub(super) struct Buffers {
     /// Input of the next product.
     pub(super) activations: Activations,
     /// Wanted rows × vocabulary, without padding.
-    pub(super) logits: Vec<f32>,
+    pub(super) logits: Buffer,
     /// Of each thread.
     pub(super) scratch: PerThread<Scratch>,
 }
@@ -45,13 +48,17 @@ pub(super) struct Scratch {
 }
 
 impl Buffers {
+    /// Buffers for steps of so many tokens and wanted rows.
+    ///
+    /// # Errors
+    /// The system refuses the memory.
     pub(super) fn new(
         config: &ModelConfig,
         forms: ActivationForm,
         max_tokens: usize,
         max_logits: usize,
         threads: usize,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let size = |value: u32| value as usize;
         let (hidden, intermediate) = (size(config.hidden), size(config.intermediate));
         let (queries, width) = (size(config.heads * config.head_dim), size(config.head_dim));
@@ -59,20 +66,27 @@ impl Buffers {
         let widest = hidden.max(intermediate).max(queries);
         let padded = |width: usize| vec![0.0; width.next_multiple_of(LANES)];
         let group = size(config.heads / config.kv_heads);
-        Self {
-            stream: Rows::new(max_tokens, hidden),
-            product: Rows::new(max_tokens, hidden),
-            heads: Rows::new(max_tokens, heads),
-            attended: Rows::new(max_tokens, queries),
-            gate_up: Rows::new(max_tokens, 2 * intermediate),
-            rotations: Rows::new(max_tokens, 2 * size(config.rope.dimensions)),
-            activations: Activations::new(max_tokens.max(max_logits), widest, forms),
-            logits: vec![0.0; max_logits * size(config.vocabulary)],
+        let mut arena = Arena::with_room(memory::SLAB_BYTES);
+        let mut rows = |columns| Rows::within(&mut arena, max_tokens, columns);
+        Ok(Self {
+            stream: rows(hidden)?,
+            product: rows(hidden)?,
+            heads: rows(heads)?,
+            attended: rows(queries)?,
+            gate_up: rows(2 * intermediate)?,
+            rotations: rows(2 * size(config.rope.dimensions))?,
+            activations: Activations::within(
+                &mut arena,
+                max_tokens.max(max_logits),
+                widest,
+                forms,
+            )?,
+            logits: arena.take(max_logits * size(config.vocabulary) * size_of::<f32>())?,
             scratch: PerThread::new(threads, || Scratch {
                 row: padded(widest),
                 head: [padded(width), padded(width)],
                 attention: attention::Scratch::new(width, group),
             }),
-        }
+        })
     }
 }

@@ -60,7 +60,11 @@ impl CpuEngine {
             limits.max_tokens,
             limits.max_logits,
             threads.count(),
-        );
+        )
+        .map_err(|source| EngineError::System {
+            what: "working memory of the engine".into(),
+            source,
+        })?;
         let plan = Plan::new(limits, &layout);
         Ok(Self {
             pages: Pages::new(layout, memory),
@@ -110,7 +114,7 @@ impl StepEngine for CpuEngine {
         );
         model::forward(&self.model.weights, &mut operations, on_layer);
         let vocabulary = self.vocabulary();
-        let values = &self.buffers.logits[..self.plan.logits.len() * vocabulary];
+        let values = &self.buffers.logits.floats_mut()[..self.plan.logits.len() * vocabulary];
         Ok(Logits { values, vocabulary })
     }
 }

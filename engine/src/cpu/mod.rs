@@ -30,5 +30,5 @@ mod tests;
 mod threads;
 
 pub use engine::CpuEngine;
-pub use memory::anonymous_memory;
+pub use memory::{Arena, anonymous_memory};
 pub use model::CpuModel;

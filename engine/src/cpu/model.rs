@@ -6,6 +6,7 @@ use baton_model_file::{ModelConfig, ModelFile, Tensor, TensorType};
 use super::{
     lanes::LANES,
     matmul::{ActivationForm, PackedMatrix},
+    memory::Arena,
     pages::LAYOUT_ID,
     rope::Rotations,
 };
@@ -46,6 +47,12 @@ impl CpuModel {
     ) -> Result<Self, EngineError> {
         check_supported(&config)?;
         let total = file.weight_bytes();
+        // Tensors of one row are vectors, which are not packed.
+        let matrices = file.tensors().filter(|tensor| tensor.rows > 1);
+        let room = matrices.fold(0_usize, |sum, tensor| {
+            let packed = PackedMatrix::packed_bytes(tensor.kind, tensor.rows, tensor.columns);
+            sum.saturating_add(packed)
+        });
         let mut packer = Packer {
             file,
             progress,
@@ -53,6 +60,7 @@ impl CpuModel {
             total,
             forms: ActivationForm::default(),
             packed: 0,
+            arena: Arena::with_room(room),
         };
         (packer.progress)(0, total);
         let weights = model::load(
@@ -146,6 +154,7 @@ struct Packer<'a> {
     total: u64,
     forms: ActivationForm,
     packed: usize,
+    arena: Arena,
 }
 
 impl Packer<'_> {
@@ -172,9 +181,10 @@ impl WeightSource for Packer<'_> {
             .iter()
             .map(|tensor| (tensor.kind, tensor.rows, &*tensor.data))
             .collect();
-        let packed = PackedMatrix::pack_rows(&parts, columns).map_err(|error| {
-            EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
-        })?;
+        let packed =
+            PackedMatrix::pack_within(&mut self.arena, &parts, columns).map_err(|error| {
+                EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
+            })?;
         let packed = match inputs {
             Inputs::Coarse => packed,
             Inputs::Fine => packed.with_fine_activations(),

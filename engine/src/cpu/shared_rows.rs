@@ -3,13 +3,17 @@
 //! It must not know what the rows mean.
 #![allow(unsafe_code)] // Threads write disjoint parts of one allocation.
 
-use std::marker::PhantomData;
+use std::{io, marker::PhantomData};
 
-use super::lanes::LANES;
+use super::{
+    lanes::LANES,
+    memory::{Arena, Buffer},
+};
 
 /// Owned rows, zeroed, each padded to whole vectors, with one spare vector at the end.
 pub(crate) struct Rows {
-    values: Vec<f32>,
+    values: Buffer,
+    count: usize,
     stride: usize,
 }
 
@@ -28,20 +32,24 @@ unsafe impl Send for SharedRows<'_> {}
 unsafe impl Sync for SharedRows<'_> {}
 
 impl Rows {
-    /// `rows` rows of at least `columns` values.
-    pub(crate) fn new(rows: usize, columns: usize) -> Self {
+    /// `rows` rows of at least `columns` values, from `arena`.
+    ///
+    /// # Errors
+    /// The system refuses the memory.
+    pub(crate) fn within(arena: &mut Arena, rows: usize, columns: usize) -> io::Result<Self> {
         let stride = columns.next_multiple_of(LANES);
-        Self {
-            values: vec![0.0; rows * stride + LANES],
+        Ok(Self {
+            values: arena.take((rows * stride + LANES) * size_of::<f32>())?,
+            count: rows,
             stride,
-        }
+        })
     }
 
     /// Lends the rows to tasks.
     pub(crate) fn share(&mut self) -> SharedRows<'_> {
         SharedRows {
-            base: self.values.as_mut_ptr(),
-            rows: (self.values.len() - LANES) / self.stride.max(1),
+            base: self.values.pointer().cast::<f32>(),
+            rows: self.count,
             stride: self.stride,
             lifetime: PhantomData,
         }

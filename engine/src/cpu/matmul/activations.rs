@@ -5,12 +5,14 @@
 //!
 //! Knows nothing of weights or of how threads divide the rows.
 
-use std::ops::Range;
+use std::{io, ops::Range};
 
-use super::buffer::Buffer;
 use super::format::{GROUP, LINE};
 use super::quantize::{BLOCK_BYTES, TILE_ROWS, quantize_row};
-use crate::Isa;
+use crate::{
+    Isa,
+    cpu::memory::{Arena, Buffer},
+};
 
 /// Which forms of the activations a product reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,8 +52,25 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// Memory for the given forms.
+    /// Memory for the given forms, of their own.
+    ///
+    /// # Panics
+    /// If the system refuses the memory.
     pub fn new(max_rows: usize, max_columns: usize, forms: ActivationForm) -> Self {
+        Self::within(&mut Arena::default(), max_rows, max_columns, forms)
+            .expect("memory for activations")
+    }
+
+    /// Memory for the given forms, from `arena`.
+    ///
+    /// # Errors
+    /// The system refuses the memory.
+    pub(crate) fn within(
+        arena: &mut Arena,
+        max_rows: usize,
+        max_columns: usize,
+        forms: ActivationForm,
+    ) -> io::Result<Self> {
         let tiles = max_rows.div_ceil(TILE_ROWS);
         // An odd number of lines from tile to tile, so that tiles do not share cache sets.
         let odd_lines = |bytes: usize| (bytes.div_ceil(LINE) | 1) * LINE;
@@ -59,15 +78,15 @@ impl Activations {
         let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * BLOCK_BYTES * planes);
         let float_stride = odd_lines(max_columns * TILE_ROWS * 4);
         let size = |wanted: bool, stride: usize| if wanted { tiles * stride } else { 0 };
-        Self {
+        Ok(Self {
             max_rows,
             max_columns,
             forms,
-            integer: Buffer::new(size(forms.integer || forms.fine, integer_stride)),
+            integer: arena.take(size(forms.integer || forms.fine, integer_stride))?,
             integer_stride,
-            float: Buffer::new(size(forms.float, float_stride)),
+            float: arena.take(size(forms.float, float_stride))?,
             float_stride,
-        }
+        })
     }
 
     /// Rows that fit.

@@ -15,7 +15,6 @@ mod activations;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod buffer;
 mod format;
 mod kernel;
 mod pack;

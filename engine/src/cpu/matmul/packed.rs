@@ -6,9 +6,9 @@ use baton_model_file::TensorType;
 
 use super::ROW_TILE;
 use super::activations::ActivationForm;
-use super::buffer::Buffer;
 use super::format::{Format, GROUP, LINE, PANEL_ROWS, QUAD};
 use super::pack::pack_panel;
+use crate::cpu::memory::{Arena, Buffer};
 
 /// Largest packed matrix, in bytes (a sanity bound, far above real ones).
 const MAX_BYTES: usize = 1 << 40;
@@ -58,6 +58,14 @@ pub enum PackError {
         /// Input features.
         columns: usize,
     },
+    /// The system refuses the memory.
+    #[error("{bytes} bytes of packed weights: {reason}")]
+    Memory {
+        /// What was asked for.
+        bytes: usize,
+        /// The system's answer.
+        reason: std::io::ErrorKind,
+    },
 }
 
 /// A weight matrix: `rows` output features by `columns` input features.
@@ -102,6 +110,18 @@ impl PackedMatrix {
         parts: &[(TensorType, usize, &[u8])],
         columns: usize,
     ) -> Result<Self, PackError> {
+        Self::pack_within(&mut Arena::default(), parts, columns)
+    }
+
+    /// As [`PackedMatrix::pack_rows`], into memory of `arena`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pack_within(
+        arena: &mut Arena,
+        parts: &[(TensorType, usize, &[u8])],
+        columns: usize,
+    ) -> Result<Self, PackError> {
         let mut segments = Vec::with_capacity(parts.len());
         let (mut rows, mut bytes) = (0, 0);
         for &(kind, part_rows, data) in parts {
@@ -127,11 +147,15 @@ impl PackedMatrix {
         if rows == 0 {
             return Err(PackError::Empty { rows, columns });
         }
+        let data = arena.take(bytes).map_err(|error| PackError::Memory {
+            bytes,
+            reason: error.kind(),
+        })?;
         let mut matrix = Self {
             rows,
             columns,
             segments,
-            data: Buffer::new(bytes),
+            data,
             fine: false,
         };
         for (segment, &(kind, _, data)) in matrix.segments.iter().zip(parts) {
@@ -156,6 +180,12 @@ impl PackedMatrix {
     pub fn with_fine_activations(mut self) -> Self {
         self.fine = true;
         self
+    }
+
+    /// Bytes that a tensor has once packed.
+    pub fn packed_bytes(kind: TensorType, rows: usize, columns: usize) -> usize {
+        let panels = rows.div_ceil(PANEL_ROWS);
+        Format::of(kind).panel_bytes(columns).saturating_mul(panels)
     }
 
     /// Output features.
