@@ -84,10 +84,13 @@ unsafe fn write_as<V: Lanes, E: Element>(
             unsafe {
                 for (at, token) in tokens.iter().enumerate() {
                     let rounded = E::round::<V>(load(&token.keys[from..], count));
-                    for (pair, both) in rounded[..count].as_chunks::<2>().0.iter().enumerate() {
-                        let place = (column + 2 * pair) * page_size + 2 * (slot + at);
-                        keys.add(place).cast::<[E; 2]>().write_unaligned(*both);
-                    }
+                    let place = keys.add(column * page_size + 2 * (slot + at));
+                    spread(
+                        &pairs(&rounded),
+                        place.cast::<[E; 2]>(),
+                        page_size,
+                        count / 2,
+                    );
                 }
                 let first = E::round::<V>(load(&tokens[0].values[from..], count));
                 if let [_, second] = tokens {
@@ -96,11 +99,42 @@ unsafe fn write_as<V: Lanes, E: Element>(
                     let place = values.add(slot * width + 2 * column).cast::<[E; 2]>();
                     std::ptr::copy_nonoverlapping(rows.as_ptr(), place, count);
                 } else {
-                    for (i, value) in first[..count].iter().enumerate() {
-                        let place = paired(slot, column + i, page_size, width);
-                        values.add(place).write(*value);
-                    }
+                    let place = paired(slot, column, page_size, width);
+                    let stride = paired(slot, column + 1, page_size, width) - place;
+                    spread(&first, values.add(place), stride, count);
                 }
+            }
+        }
+    }
+}
+
+/// Neighbours as one.
+#[inline(always)]
+fn pairs<E: Element>(values: &[E; LANES]) -> [[E; 2]; LANES / 2] {
+    std::array::from_fn(|pair| [values[2 * pair], values[2 * pair + 1]])
+}
+
+/// Stores the first `count` of `values`, each `stride` after the one before.
+///
+/// # Safety
+/// All these places are the caller's to write.
+#[inline(always)]
+unsafe fn spread<T: Copy, const N: usize>(
+    values: &[T; N],
+    to: *mut T,
+    stride: usize,
+    count: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == N {
+            // A known number becomes plain stores; a loop would become scatters, which are slower.
+            for at in 0..N {
+                to.add(at * stride).write(values[at]);
+            }
+        } else {
+            for (at, value) in values[..count].iter().enumerate() {
+                to.add(at * stride).write(*value);
             }
         }
     }
