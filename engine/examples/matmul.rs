@@ -240,7 +240,7 @@ fn read_ceiling(megabytes: usize) -> f64 {
 
 #[cfg(target_arch = "x86_64")]
 fn int8_ceiling() -> f64 {
-    if Isa::detect() == Isa::Avx512 {
+    if matches!(Isa::detect(), Isa::Avx512 | Isa::Avx512Bf16) {
         // SAFETY: VNNI is there.
         unsafe { dot_products() }
     } else {

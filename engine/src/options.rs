@@ -26,12 +26,14 @@ pub enum Isa {
     Avx2,
     /// AVX-512 with VNNI.
     Avx512,
+    /// The same, with a bf16 unit that rounds as two fused multiply-adds do.
+    Avx512Bf16,
 }
 
 impl Isa {
     /// The instruction sets that this machine can run, slowest first; never empty.
     pub fn available() -> &'static [Self] {
-        let all = &[Self::Portable, Self::Avx2, Self::Avx512];
+        let all = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
         let count = all.iter().take_while(|isa| isa.runs_here()).count();
         &all[..count]
     }
@@ -49,6 +51,7 @@ impl Isa {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512-bf16",
         }
     }
 
@@ -68,6 +71,7 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            Self::Avx512Bf16 => crate::cpu::bf16_unit_is_exact(),
         }
     }
 

@@ -11,6 +11,7 @@ use super::{
     lanes::LANES,
     matmul::{ActivationForm, Activations},
     memory::{self, Arena, Buffer},
+    plan::Limits,
     shared_rows::Rows,
     threads::PerThread,
 };
@@ -25,6 +26,8 @@ pub(super) struct Buffers {
     pub(super) heads: Rows,
     /// Results of attention: tokens × heads × head width.
     pub(super) attended: Rows,
+    /// Of attention divided by spans: spans × heads parts of a row.
+    pub(super) parts: Rows,
     /// Gate, then up: tokens × 2 × intermediate.
     pub(super) gate_up: Rows,
     /// Rotation table of each token's position.
@@ -55,10 +58,9 @@ impl Buffers {
     pub(super) fn new(
         config: &ModelConfig,
         forms: ActivationForm,
-        max_tokens: usize,
-        max_logits: usize,
-        threads: usize,
+        limits: &Limits,
     ) -> io::Result<Self> {
+        let (max_tokens, max_logits) = (limits.max_tokens, limits.max_logits);
         let size = |value: u32| value as usize;
         let (hidden, intermediate) = (size(config.hidden), size(config.intermediate));
         let (queries, width) = (size(config.heads * config.head_dim), size(config.head_dim));
@@ -75,6 +77,11 @@ impl Buffers {
             attended: rows(queries)?,
             gate_up: rows(2 * intermediate)?,
             rotations: rows(2 * size(config.rope.dimensions))?,
+            parts: Rows::within(
+                &mut arena,
+                limits.max_spans() * size(config.heads),
+                attention::part_values(width),
+            )?,
             activations: Activations::within(
                 &mut arena,
                 max_tokens.max(max_logits),
@@ -82,7 +89,7 @@ impl Buffers {
                 forms,
             )?,
             logits: arena.take(max_logits * size(config.vocabulary) * size_of::<f32>())?,
-            scratch: PerThread::new(threads, || Scratch {
+            scratch: PerThread::new(limits.threads, || Scratch {
                 row: padded(widest),
                 head: [padded(width), padded(width)],
                 attention: attention::Scratch::new(width, group),

@@ -54,18 +54,14 @@ impl CpuEngine {
             context_length: config.context_length,
             vocabulary: config.vocabulary,
             group: (config.heads / config.kv_heads) as usize,
+            threads: options.threads,
         };
         let threads = Threads::new(options.threads, &options.cpus)?;
-        let buffers = Buffers::new(
-            config,
-            model.forms,
-            limits.max_tokens,
-            limits.max_logits,
-            threads.count(),
-        )
-        .map_err(|source| EngineError::System {
-            what: "working memory of the engine".into(),
-            source,
+        let buffers = Buffers::new(config, model.forms, &limits).map_err(|source| {
+            EngineError::System {
+                what: "working memory of the engine".into(),
+                source,
+            }
         })?;
         let plan = Plan::new(limits, &layout);
         Ok(Self {

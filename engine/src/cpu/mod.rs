@@ -31,5 +31,7 @@ mod tests;
 mod threads;
 
 pub use engine::CpuEngine;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use lanes::bf16_unit_is_exact;
 pub use memory::{Arena, anonymous_memory};
 pub use model::CpuModel;

@@ -4,7 +4,7 @@
 
 use baton_kv_cache::{KvLayout, PageIndex};
 
-use super::attention::task_tokens;
+use super::attention::{spans, task_tokens};
 use crate::{Batch, EngineError, SequenceSlice};
 
 /// What the engine was built for.
@@ -16,6 +16,22 @@ pub(super) struct Limits {
     pub(super) vocabulary: u32,
     /// Query heads per KV head.
     pub(super) group: usize,
+    pub(super) threads: usize,
+}
+
+impl Limits {
+    /// Most spans that a step divides among threads.
+    pub(super) fn max_spans(&self) -> usize {
+        if self.threads == 1 {
+            return 0;
+        }
+        self.max_tokens.min(self.few_rows()) * spans(self.context_length.max(1) as usize - 1)
+    }
+
+    /// Rows that do not keep all threads busy with whole rows.
+    fn few_rows(&self) -> usize {
+        self.threads
+    }
 }
 
 /// One token of the batch.
@@ -47,6 +63,13 @@ pub(super) struct AttentionTask {
     pub(super) tokens: usize,
 }
 
+/// One span of the attention of a single token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SpanTask {
+    pub(super) task: AttentionTask,
+    pub(super) span: usize,
+}
+
 /// Reused from step to step; never grows after construction.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -55,6 +78,8 @@ pub(super) struct Plan {
     pub(super) rows: Vec<Row>,
     /// Most expensive first.
     pub(super) tasks: Vec<AttentionTask>,
+    /// Spans of all tasks, those of a task in order; empty if tasks are not divided.
+    pub(super) spans: Vec<SpanTask>,
     /// Rows whose logits are wanted, ascending.
     pub(super) logits: Vec<usize>,
     /// Per page, the mark of its last writer.
@@ -69,6 +94,7 @@ impl Plan {
             page_size: layout.page_size,
             rows: Vec::with_capacity(limits.max_tokens),
             tasks: Vec::with_capacity(limits.max_tokens),
+            spans: Vec::with_capacity(limits.max_spans()),
             logits: Vec::with_capacity(limits.max_logits),
             marks: vec![0; layout.pages as usize],
             mark: 0,
@@ -82,6 +108,7 @@ impl Plan {
     pub(super) fn prepare(&mut self, batch: &Batch<'_>) -> Result<(), EngineError> {
         self.rows.clear();
         self.tasks.clear();
+        self.spans.clear();
         self.logits.clear();
         self.check_size(batch)?;
         self.check_copies(batch.copies)?;
@@ -100,7 +127,26 @@ impl Plan {
                 task.row,
             )
         });
+        self.divide_spans();
         Ok(())
+    }
+
+    /// Whether attention is divided by spans.
+    pub(super) fn divides_spans(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
+    /// Divides a few long rows, which as whole tasks would leave threads idle.
+    fn divide_spans(&mut self) {
+        let few = self.limits.threads > 1
+            && self.tasks.len() <= self.limits.few_rows()
+            && self.tasks.iter().all(|task| task.tokens == 1)
+            && self.tasks.iter().any(|task| spans(task.position) > 1);
+        if few {
+            self.spans.extend(self.tasks.iter().flat_map(|&task| {
+                (0..spans(task.position)).map(move |span| SpanTask { task, span })
+            }));
+        }
     }
 
     fn check_size(&self, batch: &Batch<'_>) -> Result<(), EngineError> {

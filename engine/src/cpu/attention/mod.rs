@@ -1,24 +1,35 @@
 //! Attention of some query rows of one KV head over the pages of one sequence.
 //!
 //! Keys are visited in tiles of [`TILE`] absolute positions, whatever the page size. Per query row:
-//! scores are sums over the dimensions in order, a tile's largest score updates the running maximum,
-//! and weights times values are added key by key. So a row's bits depend on its own query and on
-//! the keys up to its position alone, never on the rows computed beside it.
+//! scores are sums over the dimensions in order, a larger score than any before scales the sums down,
+//! and weights times values are added key by key; spans of [`SPAN`] positions have their own maximum
+//! and sums and are joined in order. So a row's bits depend on its own query and on the keys up to
+//! its position alone, never on the rows computed beside it or on who computed which span.
+//!
+//! Over bf16 pages, queries and weights are rounded to bf16, and two products at a time are added
+//! with the roundings of the bf16 unit, which plain multiply-adds have too as long as nothing is
+//! subnormal: tiny values of K, V, queries and weights count as zero.
 //!
 //! It must not know where a batch's rows come from, or how tasks are divided among threads.
 #![allow(unsafe_code)] // Vector kernels over raw rows; each function names what it needs.
 
 mod rows;
+mod span;
+
 mod tile;
+
+use std::ops::Range;
 
 use baton_kv_cache::{KvDtype, PageIndex};
 
+pub(crate) use self::span::{join_all, part_values, spans};
 use self::{
     rows::{gather_values, score, weigh},
-    tile::{Gathered, InPlace, Tile},
+    span::{Parts, SPAN, finish, join, state},
+    tile::{Floats, Halves, InPlace, Tile, TileMemory},
 };
 use super::{
-    lanes::{LANES, Lanes, lanes_kernel},
+    lanes::{BF16_FLOOR, LANES, Lanes, lanes_kernel},
     pages::Pages,
 };
 use crate::Isa;
@@ -27,12 +38,12 @@ use crate::Isa;
 pub(crate) const TILE: usize = 64;
 /// Vectors of a tile.
 const VECTORS: usize = TILE / LANES;
-/// Vectors of dimensions that a kernel keeps in registers for each row.
-const COLUMNS: usize = 4;
 /// Most query rows that a kernel keeps in registers.
-const BLOCK: usize = 4;
+const BLOCK: usize = 6;
 /// Query rows that one task should have, at least one token's.
 const TASK_ROWS: usize = 64;
+/// With at most so many rows, pages are fetched ahead: reading them is what takes the time.
+const FETCH_ROWS: usize = 16;
 
 /// What one call computes: `tokens * group` rows of one KV head.
 #[derive(Clone, Copy)]
@@ -49,7 +60,8 @@ pub(crate) struct Query<'a> {
     pub(crate) position: usize,
     /// Tokens.
     pub(crate) tokens: usize,
-    /// Rotated and scaled queries: first token, first head of the group; heads are neighbours.
+    /// Rotated and scaled queries: first token, first head of the group; heads are neighbours, and
+    /// [`LANES`] values after the last may be read.
     pub(crate) queries: *const f32,
     /// Values between tokens of `queries`.
     pub(crate) stride: usize,
@@ -70,34 +82,30 @@ pub(crate) const fn task_tokens(group: usize) -> usize {
 
 /// Working memory of one thread.
 pub(crate) struct Scratch {
-    /// Running sums of weighted values: rows of `width`.
-    sums: Vec<f32>,
-    /// Running maximum of each row.
-    largest: Vec<f32>,
-    /// Running sum of weights of each row.
-    totals: Vec<f32>,
-    /// Scores, then weights, of a block of rows over a tile.
+    /// Rows of queries: `head_dim` values each, f32 or narrower.
+    queries: Vec<f32>,
+    /// The current span's part of each row.
+    parts: Parts,
+    /// What the spans before gave.
+    joined: Parts,
+    /// Scores of the rows of a kernel over a tile.
     scores: [f32; BLOCK * TILE],
-    /// Keys of a tile: `head_dim` rows of [`TILE`].
-    keys: Vec<f32>,
-    /// Values of a tile: [`TILE`] rows of `width`.
-    values: Vec<f32>,
-    /// `head_dim` in whole vectors.
-    width: usize,
+    /// Their weights, f32 or narrower.
+    weights: [f32; BLOCK * TILE],
+    tile: TileMemory,
 }
 
 impl Scratch {
     /// For heads of `head_dim` and `group` query heads each.
     pub(crate) fn new(head_dim: usize, group: usize) -> Self {
-        let (rows, width) = (task_tokens(group) * group, head_dim.next_multiple_of(LANES));
+        let rows = task_tokens(group) * group;
         Self {
-            sums: vec![0.0; rows * width],
-            largest: vec![0.0; rows],
-            totals: vec![0.0; rows],
+            queries: vec![0.0; rows * head_dim + 2 * LANES],
+            parts: Parts::new(rows, head_dim),
+            joined: Parts::new(rows, head_dim),
             scores: [0.0; BLOCK * TILE],
-            keys: vec![0.0; head_dim * TILE],
-            values: vec![0.0; TILE * width],
-            width,
+            weights: [0.0; BLOCK * TILE],
+            tile: TileMemory::new(head_dim),
         }
     }
 }
@@ -108,59 +116,219 @@ impl Scratch {
 /// `query`'s pointers are good for its tokens and group; its page table covers all positions up to
 /// the last token's; nobody writes those slots of the pages or touches `out`'s rows meanwhile.
 pub(crate) unsafe fn attend(isa: Isa, pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) {
+    // SAFETY: the caller's promise.
+    unsafe { dispatch(isa, pages, query, None, scratch) }
+}
+
+/// Computes one span of a query of one token and leaves the rows' parts, [`part_values`] values each,
+/// at `parts`, `stride` values apart; `query.out` is not used.
+///
+/// # Safety
+/// As [`attend`]; the rows see the span; `parts` is good for them and the caller's own.
+pub(crate) unsafe fn attend_span(
+    isa: Isa,
+    pages: &Pages,
+    query: &Query<'_>,
+    span: usize,
+    (parts, stride): (*mut f32, usize),
+    scratch: &mut Scratch,
+) {
+    assert!(query.tokens == 1 && span < spans(query.position));
+    // SAFETY: the caller's promise.
+    unsafe {
+        dispatch(isa, pages, query, Some(span), scratch);
+        let values = part_values(pages.layout().head_dim as usize);
+        for row in 0..query.group {
+            let part = scratch.parts.row(row);
+            parts
+                .add(row * stride)
+                .copy_from_nonoverlapping(part, values);
+        }
+    }
+}
+
+/// # Safety
+/// As [`attend`].
+unsafe fn dispatch(
+    isa: Isa,
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
     let layout = pages.layout();
-    let head_dim = layout.head_dim as usize;
-    let rows = query.tokens * query.group;
-    assert!(rows <= scratch.totals.len() && head_dim.next_multiple_of(LANES) == scratch.width);
-    let whole_vectors =
-        head_dim.is_multiple_of(LANES) && (layout.page_size as usize).is_multiple_of(LANES);
+    let whole_vectors = layout.head_dim.is_multiple_of(LANES as u32)
+        && layout.page_size.is_multiple_of(LANES as u32);
+    assert!(query.tokens * query.group <= scratch.parts.rows());
     // SAFETY: the caller's promise; `scratch` is large enough, as asserted.
     unsafe {
-        if whole_vectors && layout.dtype == KvDtype::Bf16 {
-            attend_in_place(isa, pages, query, scratch);
-        } else {
-            attend_gathered(isa, pages, query, scratch);
+        match layout.dtype {
+            KvDtype::Bf16 if whole_vectors => in_place(isa, pages, query, span, scratch),
+            KvDtype::Bf16 => halves(isa, pages, query, span, scratch),
+            KvDtype::F16 | KvDtype::F32 => floats(isa, pages, query, span, scratch),
         }
     }
 }
 
 lanes_kernel! {
-    unsafe fn attend_in_place(pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) = in_place_body
+    unsafe fn in_place(pages: &Pages, query: &Query<'_>, span: Option<usize>, scratch: &mut Scratch)
+        = in_place_body
 }
 lanes_kernel! {
-    unsafe fn attend_gathered(pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) = gathered_body
+    unsafe fn halves(pages: &Pages, query: &Query<'_>, span: Option<usize>, scratch: &mut Scratch)
+        = halves_body
+}
+lanes_kernel! {
+    unsafe fn floats(pages: &Pages, query: &Query<'_>, span: Option<usize>, scratch: &mut Scratch)
+        = floats_body
 }
 
 #[inline(always)]
-unsafe fn in_place_body<V: Lanes>(pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) {
+unsafe fn in_place_body<V: Lanes>(
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
     // SAFETY: the caller's promise.
-    unsafe { all_tiles::<V, InPlace>(pages, query, scratch) }
+    unsafe { all_spans::<V, InPlace>(pages, query, span, scratch) }
 }
 
 #[inline(always)]
-unsafe fn gathered_body<V: Lanes>(pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) {
+unsafe fn halves_body<V: Lanes>(
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
     // SAFETY: the caller's promise.
-    unsafe { all_tiles::<V, Gathered>(pages, query, scratch) }
+    unsafe { all_spans::<V, Halves>(pages, query, span, scratch) }
 }
 
 #[inline(always)]
-unsafe fn all_tiles<V: Lanes, T: Tile>(pages: &Pages, query: &Query<'_>, scratch: &mut Scratch) {
+unsafe fn floats_body<V: Lanes>(
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { all_spans::<V, Floats>(pages, query, span, scratch) }
+}
+
+/// One span into the parts, or all of them into the results.
+#[inline(always)]
+unsafe fn all_spans<V: Lanes, T: Tile>(
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
+    let head_dim = pages.layout().head_dim as usize;
+    let rows = query.tokens * query.group;
+    let end = query.position + query.tokens;
+    // SAFETY: the caller's promise; scratch has room for the rows.
+    unsafe {
+        round_queries::<V, T>(query, head_dim, &mut scratch.queries);
+        if let Some(span) = span {
+            let keys = span * SPAN..end.min((span + 1) * SPAN);
+            return one_span::<V, T>(pages, query, keys, scratch);
+        }
+        let last = spans(end - 1) - 1;
+        for span in 0..=last {
+            let keys = span * SPAN..end.min((span + 1) * SPAN);
+            // Rows of tokens before the span see none of it.
+            let first = keys.start.saturating_sub(query.position) * query.group;
+            one_span::<V, T>(pages, query, keys, scratch);
+            for row in first..rows {
+                let (part, joined) = (scratch.parts.row(row), scratch.joined.row(row));
+                if span > 0 {
+                    join::<V>(joined, part, head_dim);
+                } else if last > 0 {
+                    joined.copy_from_nonoverlapping(part, part_values(head_dim));
+                }
+            }
+        }
+        for row in 0..rows {
+            let part = if last > 0 {
+                scratch.joined.row(row)
+            } else {
+                scratch.parts.row(row)
+            };
+            let out = query.out.add(row / query.group * query.out_stride);
+            finish::<V>(part, head_dim, out.add(row % query.group * head_dim));
+        }
+    }
+}
+
+/// Queries times log2(e), so that weights are powers of two, in the operands' type.
+#[inline(always)]
+unsafe fn round_queries<V: Lanes, T: Tile>(
+    query: &Query<'_>,
+    head_dim: usize,
+    rounded: &mut [f32],
+) {
+    let rounded = rounded.as_mut_ptr().cast::<T::Operand>();
+    let factor = V::splat(std::f32::consts::LOG2_E);
+    for row in 0..query.tokens * query.group {
+        // SAFETY: the caller's promise; what is read and written beyond a row is written again with
+        // the next, or spare.
+        unsafe {
+            let from = query.queries.add(row / query.group * query.stride);
+            let from = from.add(row % query.group * head_dim);
+            for column in (0..head_dim).step_by(2 * LANES) {
+                let low = V::load(from.add(column));
+                let high = if column + LANES < head_dim {
+                    V::load(from.add(column + LANES))
+                } else {
+                    V::splat(0.0)
+                };
+                let low = low.mul(factor).without_below(BF16_FLOOR);
+                let high = high.mul(factor).without_below(BF16_FLOOR);
+                T::store(low, high, rounded.add(row * head_dim + column));
+            }
+        }
+    }
+}
+
+/// Takes the tiles of `keys`, which lie in one span, into the parts of the rows that see them.
+#[inline(always)]
+unsafe fn one_span<V: Lanes, T: Tile>(
+    pages: &Pages,
+    query: &Query<'_>,
+    keys: Range<usize>,
+    scratch: &mut Scratch,
+) {
     let rows = query.tokens * query.group;
     let head_dim = pages.layout().head_dim as usize;
-    scratch.sums[..rows * scratch.width].fill(0.0);
-    scratch.largest[..rows].fill(f32::NEG_INFINITY);
-    scratch.totals[..rows].fill(0.0);
-    let end = query.position + query.tokens;
-    for start in (0..end).step_by(TILE) {
-        // SAFETY: the page table covers all positions before `end`.
-        let tile = unsafe { T::open(pages, query, start, TILE.min(end - start), scratch) };
+    scratch.parts.begin(rows);
+    for start in keys.clone().step_by(TILE) {
+        // SAFETY: the page table covers all positions before the last key.
+        let tile = unsafe {
+            let next = start + TILE;
+            if rows <= FETCH_ROWS && next < keys.end {
+                T::fetch(pages, query, next, TILE.min(keys.end - next));
+            }
+            T::open(
+                pages,
+                query,
+                start,
+                TILE.min(keys.end - start),
+                &mut scratch.tile,
+            )
+        };
         // Rows of tokens before the tile see none of it.
         let mut row = start.saturating_sub(query.position) * query.group;
         while row < rows {
-            let count = BLOCK.min(rows - row);
+            let most = if V::WIDE { BLOCK } else { 2 };
+            let count = match most.min(rows - row) {
+                5 => 4,
+                count => count,
+            };
             // SAFETY: rows `row..row + count` exist and see at least one key of the tile.
             unsafe {
                 match count {
+                    6 => block::<V, T, 6>(&tile, query, head_dim, start, row, scratch),
                     4 => block::<V, T, 4>(&tile, query, head_dim, start, row, scratch),
                     3 => block::<V, T, 3>(&tile, query, head_dim, start, row, scratch),
                     2 => block::<V, T, 2>(&tile, query, head_dim, start, row, scratch),
@@ -169,18 +337,6 @@ unsafe fn all_tiles<V: Lanes, T: Tile>(pages: &Pages, query: &Query<'_>, scratch
             }
             row += count;
         }
-    }
-    for row in 0..rows {
-        let total = scratch.totals[row];
-        // SAFETY: the caller's promise about `out`.
-        let out = unsafe {
-            let token = query.out.add(row / query.group * query.out_stride);
-            std::slice::from_raw_parts_mut(token.add(row % query.group * head_dim), head_dim)
-        };
-        let sums = &scratch.sums[row * scratch.width..][..head_dim];
-        out.iter_mut()
-            .zip(sums)
-            .for_each(|(out, sum)| *out = sum / total);
     }
 }
 
@@ -197,60 +353,39 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
     row: usize,
     scratch: &mut Scratch,
 ) {
-    let Query {
-        position,
-        group,
-        queries,
-        stride,
-        ..
-    } = *query;
-    // Keys of the tile that each row sees.
-    let seen: [usize; R] =
-        std::array::from_fn(|r| TILE.min(position + (row + r) / group + 1 - start));
-    // SAFETY: the caller's promise about `queries`.
-    let queries: [*const f32; R] = std::array::from_fn(|r| unsafe {
-        queries.add((row + r) / group * stride + (row + r) % group * head_dim)
-    });
+    let mut seen = [0; R];
+    for (r, seen) in seen.iter_mut().enumerate() {
+        *seen = TILE.min(query.position + (row + r) / query.group + 1 - start);
+    }
     let scores = scratch.scores.as_mut_ptr();
-    // SAFETY: the last row sees the most keys; the tile was opened for at least as many.
+    let weights = scratch.weights.as_mut_ptr().cast::<T::Operand>();
+    let queries = scratch.queries.as_ptr().cast::<T::Operand>();
+    // SAFETY: the last row sees the most keys; the tile was opened for at least as many; scratch
+    // has `R` rows of everything.
     unsafe {
         let vectors = seen[R - 1].div_ceil(LANES);
+        let queries = queries.add(row * head_dim);
         score::<V, T, R>(tile, queries, head_dim / 2, vectors, scores);
-    }
-    let mut kept = [0.0; R];
-    for r in 0..R {
-        let (largest, total) = (&mut scratch.largest[row + r], &mut scratch.totals[row + r]);
-        // SAFETY: row `r` of the scores.
-        kept[r] = unsafe { weigh::<V>(scores.add(r * TILE), seen[r], largest, total) };
-    }
-    let width = scratch.width;
-    let sums = scratch.sums[row * width..(row + R) * width].as_mut_ptr();
-    for column in (0..width / LANES).step_by(COLUMNS) {
-        let whole = width / LANES - column >= COLUMNS;
-        let columns = if whole {
-            COLUMNS
-        } else {
-            width / LANES - column
-        };
-        // SAFETY: `R` rows of sums and weights; every row sees `seen[0]` keys, row `r` `seen[r]`.
-        unsafe {
-            let common = (0, seen[0]);
+        for r in 0..R {
+            let mut state = state(scratch.parts.row(row + r), head_dim);
+            let (scores, weights) = (scores.add(r * TILE), weights.add(r * TILE));
+            weigh::<V, T>(scores, seen[r], weights, &mut state);
+        }
+        let (sums, stride) = (scratch.parts.row(row), part_values(head_dim));
+        let columns = head_dim.div_ceil(LANES);
+        let mut column = 0;
+        while column < columns {
             let sums = sums.add(column * LANES);
-            if whole {
-                gather_values::<V, T, R, COLUMNS>(tile, scores, kept, common, sums, width, column);
-            }
-            for at in 0..columns {
-                let (sums, column) = (sums.add(at * LANES), column + at);
-                if !whole {
-                    gather_values::<V, T, R, 1>(tile, scores, kept, common, sums, width, column);
-                }
-                for r in 1..R {
-                    let (scores, sums) = (scores.add(r * TILE), sums.add(r * width));
-                    let rest = (seen[0], seen[r]);
-                    if rest.0 < rest.1 {
-                        gather_values::<V, T, 1, 1>(tile, scores, [1.0], rest, sums, width, column);
-                    }
-                }
+            // More sums than registers beside the operands would be kept in memory.
+            if V::WIDE && R <= 4 && column + 4 <= columns {
+                gather_values::<V, T, R, 4>(tile, weights, seen, sums, stride, column);
+                column += 4;
+            } else if column + 2 <= columns {
+                gather_values::<V, T, R, 2>(tile, weights, seen, sums, stride, column);
+                column += 2;
+            } else {
+                gather_values::<V, T, R, 1>(tile, weights, seen, sums, stride, column);
+                column += 1;
             }
         }
     }

@@ -6,28 +6,34 @@
 use super::{TILE, Tile, VECTORS};
 use crate::cpu::lanes::{LANES, Lanes};
 
+/// Running sums below this become zero when they are scaled down, so that none is ever subnormal:
+/// what is added to them is a multiple of 2^-114.
+const FLUSH: f32 = f32::from_bits((127 - 100) << 23);
+
 /// Scores of `R` rows against the tile's first `vectors` vectors of keys.
 ///
 /// # Safety
-/// `queries` point to `2 * pairs` values, `scores` to `R` rows of [`TILE`].
+/// `queries` points to `R` rows of `2 * pairs` values, `scores` to `R` rows of [`TILE`].
 #[inline(always)]
 pub(super) unsafe fn score<V: Lanes, T: Tile, const R: usize>(
     tile: &T,
-    queries: [*const f32; R],
+    queries: *const T::Operand,
     pairs: usize,
     vectors: usize,
     scores: *mut f32,
 ) {
     // SAFETY: `vector + C <= vectors` in each call.
     unsafe {
-        match vectors {
-            4 => score_vectors::<V, T, R, 4>(tile, queries, pairs, 0, scores),
-            3 => {
-                score_vectors::<V, T, R, 2>(tile, queries, pairs, 0, scores);
-                score_vectors::<V, T, R, 1>(tile, queries, pairs, 2, scores);
-            }
-            2 => score_vectors::<V, T, R, 2>(tile, queries, pairs, 0, scores),
-            _ => score_vectors::<V, T, R, 1>(tile, queries, pairs, 0, scores),
+        if V::WIDE && vectors == VECTORS {
+            return score_vectors::<V, T, R, VECTORS>(tile, queries, pairs, 0, scores);
+        }
+        let mut vector = 0;
+        while vector + 2 <= vectors {
+            score_vectors::<V, T, R, 2>(tile, queries, pairs, vector, scores);
+            vector += 2;
+        }
+        if vector < vectors {
+            score_vectors::<V, T, R, 1>(tile, queries, pairs, vector, scores);
         }
     }
 }
@@ -37,7 +43,7 @@ pub(super) unsafe fn score<V: Lanes, T: Tile, const R: usize>(
 #[inline(always)]
 unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
     tile: &T,
-    queries: [*const f32; R],
+    queries: *const T::Operand,
     pairs: usize,
     vector: usize,
     scores: *mut f32,
@@ -46,15 +52,14 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
     for pair in 0..pairs {
         // SAFETY: the vectors and the pair exist.
         unsafe {
-            let mut keys = [(V::splat(0.0), V::splat(0.0)); C];
-            for (c, keys) in keys.iter_mut().enumerate() {
+            let mut keys = [tile.keys::<V>(vector, pair); C];
+            for (c, keys) in keys.iter_mut().enumerate().skip(1) {
                 *keys = tile.keys(vector + c, pair);
             }
             for r in 0..R {
-                let first = V::splat(*queries[r].add(2 * pair));
-                let second = V::splat(*queries[r].add(2 * pair + 1));
+                let x = queries.add(2 * (r * pairs + pair));
                 for c in 0..C {
-                    sums[r][c] = keys[c].1.fma(second, keys[c].0.fma(first, sums[r][c]));
+                    sums[r][c] = T::dot(sums[r][c], keys[c], x);
                 }
             }
         }
@@ -67,82 +72,115 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
     }
 }
 
-/// Turns a row's first `seen` scores into weights (the rest become 0), updates its maximum and
-/// total, and returns the factor that keeps its older sums in proportion.
+/// A row's running softmax.
+pub(super) struct RowState<'a> {
+    /// Largest score so far, at least.
+    pub(super) largest: &'a mut f32,
+    /// Sums of weights: [`LANES`] of them.
+    pub(super) totals: *mut f32,
+    /// Sums of weighted values: `width` of them.
+    pub(super) sums: *mut f32,
+    pub(super) width: usize,
+}
+
+/// Turns a row's first `seen` scores into weights (the rest become 0) relative to its largest score
+/// so far, and adds them to its totals.
 ///
 /// # Safety
-/// `scores` points to a row of [`TILE`].
+/// `scores` and `weights` point to a row of [`TILE`]; the state's pointers to what it says.
 #[inline(always)]
-pub(super) unsafe fn weigh<V: Lanes>(
-    scores: *mut f32,
+pub(super) unsafe fn weigh<V: Lanes, T: Tile>(
+    scores: *const f32,
     seen: usize,
-    largest: &mut f32,
-    total: &mut f32,
-) -> f32 {
-    let hidden = V::splat(f32::NEG_INFINITY);
-    // SAFETY: a row has `VECTORS` vectors.
+    weights: *mut T::Operand,
+    state: &mut RowState<'_>,
+) {
+    let zero = V::splat(0.0);
+    // SAFETY: a row has `VECTORS` vectors; totals are one vector.
     unsafe {
-        let mut row = [hidden; VECTORS];
+        let mut row = [zero; VECTORS];
         for (v, lanes) in row.iter_mut().enumerate() {
-            *lanes = V::load(scores.add(v * LANES)).first(seen.saturating_sub(v * LANES), hidden);
+            *lanes = V::load(scores.add(v * LANES));
+        }
+        if seen < TILE {
+            for (v, lanes) in row.iter_mut().enumerate() {
+                let hidden = V::splat(f32::NEG_INFINITY);
+                *lanes = lanes.first(seen.saturating_sub(v * LANES), hidden);
+            }
         }
         let [a, b, c, d] = row;
-        let peak = a.max(b).max(c.max(d)).largest();
-        let peak = if *largest > peak { *largest } else { peak };
-        for (v, lanes) in row.iter_mut().enumerate() {
-            *lanes = lanes.sub(V::splat(peak)).exp();
-            lanes.store(scores.add(v * LANES));
+        let peaks = a.max(b).max(c.max(d));
+        if peaks.any_greater(V::splat(*state.largest)) {
+            rescale::<V>(peaks.largest(), state);
         }
-        let [a, b, c, d] = row;
-        let kept = V::splat(*largest - peak).exp().largest();
-        *total = kept.mul_add(*total, a.add(b).add(c.add(d)).sum());
-        *largest = peak;
-        kept
+        let largest = V::splat(*state.largest);
+        for (v, lanes) in row.iter_mut().enumerate() {
+            *lanes = lanes.sub(largest).exp2_of_negative();
+            if seen < TILE {
+                // Where nothing was seen yet, a hidden score less the largest is not a number.
+                *lanes = lanes.first(seen.saturating_sub(v * LANES), zero);
+            }
+        }
+        let mut totals = V::load(state.totals);
+        for v in (0..VECTORS).step_by(2) {
+            let stored = T::store(row[v], row[v + 1], weights.add(v * LANES));
+            totals = T::add_all(totals, stored);
+        }
+        totals.store(state.totals);
     }
 }
 
-/// `sums = sums * kept + weights * values` over keys `from..to`, in order, for `R` rows and `D`
-/// vectors of dimensions from vector `column` on.
+/// Makes `largest` a row's largest score and scales its sums accordingly.
 ///
 /// # Safety
-/// `weights` points to `R` rows of [`TILE`], `sums` to the first column of `R` rows of `width`.
+/// The state's pointers are good for what it says.
+#[inline(always)]
+unsafe fn rescale<V: Lanes>(largest: f32, state: &mut RowState<'_>) {
+    let kept = V::splat(*state.largest - largest).exp2_of_negative();
+    *state.largest = largest;
+    // SAFETY: totals are one vector, sums `width / LANES` vectors.
+    unsafe {
+        let totals = V::load(state.totals).mul(kept).without_below(FLUSH);
+        totals.store(state.totals);
+        for column in (0..state.width).step_by(LANES) {
+            let sums = state.sums.add(column);
+            V::load(sums).mul(kept).without_below(FLUSH).store(sums);
+        }
+    }
+}
+
+/// `sums += weights * values` for `R` rows and `D` vectors of dimensions from vector `column` on:
+/// over the pairs of keys that every row sees, then, row by row, over the keys up to `seen`.
+///
+/// # Safety
+/// `weights` points to `R` rows of [`TILE`], `sums` to the first column of `R` rows of `width`; `seen`
+/// rises and the tile was opened for the last.
 #[inline(always)]
 pub(super) unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: usize>(
     tile: &T,
-    weights: *const f32,
-    kept: [f32; R],
-    (from, to): (usize, usize),
+    weights: *const T::Operand,
+    seen: [usize; R],
     sums: *mut f32,
     width: usize,
     column: usize,
 ) {
-    // SAFETY: the caller's promise; keys of a pair outside `from..to` are not used.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut acc = [[V::splat(0.0); D]; R];
         for r in 0..R {
             for d in 0..D {
-                acc[r][d] = V::load(sums.add(r * width + d * LANES)).mul(V::splat(kept[r]));
+                acc[r][d] = V::load(sums.add(r * width + d * LANES));
             }
         }
-        for pair in from / 2..to.div_ceil(2) {
-            let mut values = [(V::splat(0.0), V::splat(0.0)); D];
-            for (d, values) in values.iter_mut().enumerate() {
+        for pair in 0..seen[0] / 2 {
+            let mut values = [tile.values::<V>(pair, column); D];
+            for (d, values) in values.iter_mut().enumerate().skip(1) {
                 *values = tile.values(pair, column + d);
             }
-            if 2 * pair >= from {
-                for r in 0..R {
-                    let weight = V::splat(*weights.add(r * TILE + 2 * pair));
-                    for d in 0..D {
-                        acc[r][d] = values[d].0.fma(weight, acc[r][d]);
-                    }
-                }
-            }
-            if 2 * pair + 1 < to {
-                for r in 0..R {
-                    let weight = V::splat(*weights.add(r * TILE + 2 * pair + 1));
-                    for d in 0..D {
-                        acc[r][d] = values[d].1.fma(weight, acc[r][d]);
-                    }
+            for r in 0..R {
+                let x = weights.add(r * TILE + 2 * pair);
+                for d in 0..D {
+                    acc[r][d] = T::dot(acc[r][d], values[d], x);
                 }
             }
         }
@@ -150,6 +188,42 @@ pub(super) unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: u
             for d in 0..D {
                 acc[r][d].store(sums.add(r * width + d * LANES));
             }
+        }
+        if seen[0] % 2 != 0 || seen[0] != seen[R - 1] {
+            for (r, &seen_here) in seen.iter().enumerate() {
+                let keys = (seen[0] / 2, seen_here);
+                let (weights, sums) = (weights.add(r * TILE), sums.add(r * width));
+                gather_rest::<V, T, D>(tile, weights, keys, sums, column);
+            }
+        }
+    }
+}
+
+/// As [`gather_values`] for one row, from a pair of keys up to the last key that it sees.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn gather_rest<V: Lanes, T: Tile, const D: usize>(
+    tile: &T,
+    weights: *const T::Operand,
+    (pair, seen): (usize, usize),
+    sums: *mut f32,
+    column: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for d in 0..D {
+            let mut sum = V::load(sums.add(d * LANES));
+            for pair in pair..seen.div_ceil(2) {
+                let mut values = tile.values::<V>(pair, column + d);
+                if 2 * pair + 1 == seen {
+                    // The second key of the last pair may be anything, even not-a-number.
+                    values = T::first_only::<V>(values);
+                }
+                sum = T::dot(sum, values, weights.add(2 * pair));
+            }
+            sum.store(sums.add(d * LANES));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Keys and values of one tile, wherever and in whichever type the pages hold them.
+//! Keys and values of one tile, wherever and in whichever type the pages hold them, and the
+//! arithmetic that goes with the type.
 //!
 //! It must not know what is computed from them.
 
 use baton_kv_cache::KvDtype;
 
-use super::{Query, Scratch, TILE, VECTORS};
+use super::{Query, TILE, VECTORS};
 use crate::cpu::{
     lanes::{LANES, Lanes},
     pages::{Bf16, Element, Pages, paired},
@@ -12,6 +13,10 @@ use crate::cpu::{
 
 /// Keys and values of one tile.
 pub(super) trait Tile {
+    /// What queries and weights are rounded to.
+    type Operand: Copy;
+    /// Two rows of a matrix over 16 columns.
+    type Pair<V: Lanes>: Copy;
     /// Finds `count` keys from position `start` on.
     ///
     /// # Safety
@@ -21,18 +26,89 @@ pub(super) trait Tile {
         query: &Query<'_>,
         start: usize,
         count: usize,
-        scratch: &mut Scratch,
+        memory: &mut TileMemory,
     ) -> Self;
+    /// Asks for a tile's lines ahead of time, where that is worth it.
+    ///
+    /// # Safety
+    /// The page table covers the tile.
+    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize);
     /// Dimensions `2 * pair` and `2 * pair + 1` of 16 keys.
     ///
     /// # Safety
     /// `vector` is below `count / 16` rounded up, `pair` below `head_dim / 2`.
-    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> (V, V);
+    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> Self::Pair<V>;
     /// 16 dimensions from `16 * column` on of keys `2 * pair` and `2 * pair + 1`.
     ///
     /// # Safety
     /// `pair` is below `count / 2` rounded up; what belongs to keys from `count` on is unspecified.
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> (V, V);
+    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> Self::Pair<V>;
+    /// Stores 32 queries or weights and returns them; none is a tiny number other than zero.
+    ///
+    /// # Safety
+    /// 32 writable values.
+    unsafe fn store<V: Lanes>(low: V, high: V, target: *mut Self::Operand) -> Self::Pair<V>;
+    /// `sum`, plus the product of the second row, then of the first, with the two values at `x`.
+    ///
+    /// # Safety
+    /// Two readable values.
+    unsafe fn dot<V: Lanes>(sum: V, rows: Self::Pair<V>, x: *const Self::Operand) -> V;
+    /// `sum` plus all 32 of what [`Self::store`] returned.
+    fn add_all<V: Lanes>(sum: V, values: Self::Pair<V>) -> V;
+    /// `rows` without the second row.
+    fn first_only<V: Lanes>(rows: Self::Pair<V>) -> Self::Pair<V>;
+}
+
+/// Where a tile is put that cannot be read in place.
+pub(super) struct TileMemory {
+    /// Keys, `head_dim` rows of [`TILE`], then values, [`TILE`] rows of `width`.
+    floats: Vec<f32>,
+    /// The same as bf16, rows in pairs.
+    halves: Vec<u16>,
+    /// `head_dim` in whole vectors.
+    width: usize,
+}
+
+impl TileMemory {
+    pub(super) fn new(head_dim: usize) -> Self {
+        let width = head_dim.next_multiple_of(LANES);
+        let values = (head_dim + width) * TILE;
+        Self {
+            floats: vec![0.0; values],
+            halves: vec![0; values],
+            width,
+        }
+    }
+}
+
+/// A pair of bf16 rows and its arithmetic.
+macro_rules! bf16_arithmetic {
+    () => {
+        type Operand = u16;
+        type Pair<V: Lanes> = V::Pairs;
+        #[inline(always)]
+        unsafe fn store<V: Lanes>(low: V, high: V, target: *mut u16) -> V::Pairs {
+            let pairs = V::round_to_pairs(low, high);
+            // SAFETY: the caller's promise.
+            unsafe { V::store_pairs(pairs, target) };
+            pairs
+        }
+        #[inline(always)]
+        unsafe fn dot<V: Lanes>(sum: V, rows: V::Pairs, x: *const u16) -> V {
+            // SAFETY: the caller's promise.
+            sum.dot_pairs(rows, unsafe { V::splat_pair(x) })
+        }
+        #[inline(always)]
+        fn add_all<V: Lanes>(sum: V, values: V::Pairs) -> V {
+            const ONES: [u16; 2] = [0x3f80; 2];
+            // SAFETY: two values.
+            sum.dot_pairs(values, unsafe { V::splat_pair(ONES.as_ptr()) })
+        }
+        #[inline(always)]
+        fn first_only<V: Lanes>(rows: V::Pairs) -> V::Pairs {
+            V::without_seconds(rows)
+        }
+    };
 }
 
 /// bf16 pages read as they are: 16 tokens of a page are one vector.
@@ -44,14 +120,54 @@ pub(super) struct InPlace {
 }
 
 impl Tile for InPlace {
+    bf16_arithmetic!();
     #[inline(always)]
     unsafe fn open(
         pages: &Pages,
         query: &Query<'_>,
         start: usize,
         count: usize,
-        _: &mut Scratch,
+        _: &mut TileMemory,
     ) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::locate(pages, query, start, count) }
+    }
+    #[inline(always)]
+    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
+        let head_dim = pages.layout().head_dim as usize;
+        // SAFETY: the caller's promise.
+        let tile = unsafe { Self::locate(pages, query, start, count) };
+        for vector in 0..count.div_ceil(LANES) {
+            // A pair of dimensions of 16 keys is one line, and so are 32 values.
+            for pair in 0..head_dim / 2 {
+                fetch_line(tile.keys[vector].wrapping_add(pair * tile.key_stride));
+                fetch_line(tile.values[vector].wrapping_add(pair * 2 * LANES));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> V::Pairs {
+        // SAFETY: the pair's row of 16 tokens is inside the head's K.
+        unsafe { V::load_pairs(self.keys[vector].add(pair * self.key_stride)) }
+    }
+    #[inline(always)]
+    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> V::Pairs {
+        const PAIRS: usize = LANES / 2;
+        // SAFETY: the pair of tokens is inside the head's V.
+        unsafe {
+            let row = self.values[pair / PAIRS].add(pair % PAIRS * self.value_stride);
+            V::load_pairs(row.add(column * 2 * LANES))
+        }
+    }
+}
+
+impl InPlace {
+    /// Where the tile's keys and values are.
+    ///
+    /// # Safety
+    /// The page table covers the tile.
+    #[inline(always)]
+    unsafe fn locate(pages: &Pages, query: &Query<'_>, start: usize, count: usize) -> Self {
         let (page_size, head_dim) = (
             pages.layout().page_size as usize,
             pages.layout().head_dim as usize,
@@ -78,55 +194,107 @@ impl Tile for InPlace {
         }
         tile
     }
-    #[inline(always)]
-    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> (V, V) {
-        // SAFETY: the pair's row of 16 tokens is inside the head's K.
-        unsafe { V::load_bf16_pairs(self.keys[vector].add(pair * self.key_stride)) }
-    }
-    #[inline(always)]
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> (V, V) {
-        const PAIRS: usize = LANES / 2;
-        // SAFETY: the pair of tokens is inside the head's V.
-        unsafe {
-            let row = self.values[pair / PAIRS].add(pair % PAIRS * self.value_stride);
-            V::load_bf16_pairs(row.add(column * 2 * LANES))
-        }
-    }
 }
 
-/// Any page size and type, widened into working memory first.
-pub(super) struct Gathered {
-    keys: *const f32,
-    values: *const f32,
+/// Asks for the line at `at`.
+#[inline(always)]
+fn fetch_line(at: *const u16) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, whatever the address; SSE is part of the architecture.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// bf16 pages of any size and head width, their pairs put in order first.
+pub(super) struct Halves {
+    keys: *const u16,
+    values: *const u16,
     width: usize,
 }
 
-impl Tile for Gathered {
+impl Tile for Halves {
+    bf16_arithmetic!();
     #[inline(always)]
     unsafe fn open(
         pages: &Pages,
         query: &Query<'_>,
         start: usize,
         count: usize,
-        scratch: &mut Scratch,
+        memory: &mut TileMemory,
+    ) -> Self {
+        let (head_dim, width) = (pages.layout().head_dim as usize, memory.width);
+        let (keys, values) = memory.halves.split_at_mut(head_dim * TILE);
+        // SAFETY: the caller's promise.
+        unsafe {
+            each::<Bf16>(pages, query, start, count, |key, dimension, k, v| {
+                keys[paired(dimension, key, head_dim, TILE)] = k.bits();
+                values[paired(key, dimension, TILE, width)] = v.bits();
+            });
+        }
+        Self {
+            keys: keys.as_ptr(),
+            values: values.as_ptr(),
+            width,
+        }
+    }
+    #[inline(always)]
+    unsafe fn fetch(_: &Pages, _: &Query<'_>, _: usize, _: usize) {}
+    #[inline(always)]
+    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> V::Pairs {
+        // SAFETY: the pair's row of `TILE` pairs is in memory.
+        unsafe { V::load_pairs(self.keys.add(2 * (pair * TILE + vector * LANES))) }
+    }
+    #[inline(always)]
+    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> V::Pairs {
+        // SAFETY: the pair's row of `width` pairs is in memory.
+        unsafe { V::load_pairs(self.values.add(2 * (pair * self.width + column * LANES))) }
+    }
+}
+
+/// Any other type, widened into memory first; queries and weights stay f32.
+pub(super) struct Floats {
+    keys: *const f32,
+    values: *const f32,
+    width: usize,
+}
+
+impl Tile for Floats {
+    type Operand = f32;
+    type Pair<V: Lanes> = (V, V);
+    #[inline(always)]
+    unsafe fn open(
+        pages: &Pages,
+        query: &Query<'_>,
+        start: usize,
+        count: usize,
+        memory: &mut TileMemory,
     ) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
             match pages.layout().dtype {
-                KvDtype::Bf16 => gather::<Bf16>(pages, query, start, count, scratch),
-                KvDtype::F16 => gather::<half::f16>(pages, query, start, count, scratch),
-                KvDtype::F32 => gather::<f32>(pages, query, start, count, scratch),
+                KvDtype::Bf16 => widen::<Bf16>(pages, query, start, count, memory),
+                KvDtype::F16 => widen::<half::f16>(pages, query, start, count, memory),
+                KvDtype::F32 => widen::<f32>(pages, query, start, count, memory),
             }
         }
+        let (keys, values) = memory
+            .floats
+            .split_at(pages.layout().head_dim as usize * TILE);
         Self {
-            keys: scratch.keys.as_ptr(),
-            values: scratch.values.as_ptr(),
-            width: scratch.width,
+            keys: keys.as_ptr(),
+            values: values.as_ptr(),
+            width: memory.width,
         }
     }
     #[inline(always)]
+    unsafe fn fetch(_: &Pages, _: &Query<'_>, _: usize, _: usize) {}
+    #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> (V, V) {
-        // SAFETY: rows `2 * pair` and the next of the scratch.
+        // SAFETY: rows `2 * pair` and the next are in memory.
         unsafe {
             let row = self.keys.add(2 * pair * TILE + vector * LANES);
             (V::load(row), V::load(row.add(TILE)))
@@ -134,24 +302,71 @@ impl Tile for Gathered {
     }
     #[inline(always)]
     unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> (V, V) {
-        // SAFETY: rows `2 * pair` and the next of the scratch.
+        // SAFETY: rows `2 * pair` and the next are in memory.
         unsafe {
             let row = self.values.add(2 * pair * self.width + column * LANES);
             (V::load(row), V::load(row.add(self.width)))
         }
     }
+    #[inline(always)]
+    unsafe fn store<V: Lanes>(low: V, high: V, target: *mut f32) -> (V, V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            low.store(target);
+            high.store(target.add(LANES));
+        }
+        (low, high)
+    }
+    #[inline(always)]
+    unsafe fn dot<V: Lanes>(sum: V, rows: (V, V), x: *const f32) -> V {
+        // SAFETY: the caller's promise.
+        let (first, second) = unsafe { (V::splat(*x), V::splat(*x.add(1))) };
+        rows.0.fma(first, rows.1.fma(second, sum))
+    }
+    #[inline(always)]
+    fn add_all<V: Lanes>(sum: V, values: (V, V)) -> V {
+        sum.add(values.1).add(values.0)
+    }
+    #[inline(always)]
+    fn first_only<V: Lanes>(rows: (V, V)) -> (V, V) {
+        (rows.0, V::splat(0.0))
+    }
 }
 
-/// Widens `count` keys and values from `start` on into the scratch.
+/// Widens `count` keys and values from `start` on.
 ///
 /// # Safety
 /// As [`Tile::open`]; `E` is the pages' element type.
-unsafe fn gather<E: Element>(
+unsafe fn widen<E: Element>(
     pages: &Pages,
     query: &Query<'_>,
     start: usize,
     count: usize,
-    scratch: &mut Scratch,
+    memory: &mut TileMemory,
+) {
+    let width = memory.width;
+    let (keys, values) = memory
+        .floats
+        .split_at_mut(pages.layout().head_dim as usize * TILE);
+    // SAFETY: the caller's promise.
+    unsafe {
+        each::<E>(pages, query, start, count, |key, dimension, k, v| {
+            keys[dimension * TILE + key] = k.widen();
+            values[key * width + dimension] = v.widen();
+        });
+    }
+}
+
+/// Hands over every element of `count` keys and values: key, dimension, K, V.
+///
+/// # Safety
+/// As [`Tile::open`]; `E` is the pages' element type.
+unsafe fn each<E: Element>(
+    pages: &Pages,
+    query: &Query<'_>,
+    start: usize,
+    count: usize,
+    mut take: impl FnMut(usize, usize, E, E),
 ) {
     let (page_size, head_dim) = (
         pages.layout().page_size as usize,
@@ -163,16 +378,16 @@ unsafe fn gather<E: Element>(
         let (keys, values) = (keys.cast::<E>(), values.cast::<E>());
         for dimension in 0..head_dim {
             // SAFETY: `paired` stays inside the head's matrices.
-            unsafe {
-                let value = values
-                    .add(paired(slot, dimension, page_size, head_dim))
-                    .read();
-                scratch.values[key * scratch.width + dimension] = value.widen();
-                let value = keys
-                    .add(paired(dimension, slot, head_dim, page_size))
-                    .read();
-                scratch.keys[dimension * TILE + key] = value.widen();
-            }
+            let (k, v) = unsafe {
+                (
+                    keys.add(paired(dimension, slot, head_dim, page_size))
+                        .read(),
+                    values
+                        .add(paired(slot, dimension, page_size, head_dim))
+                        .read(),
+                )
+            };
+            take(key, dimension, k, v);
         }
     }
 }

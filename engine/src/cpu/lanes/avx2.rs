@@ -38,6 +38,8 @@ unsafe fn bf16_lanes(values: __m256) -> __m256i {
 // SAFETY of every block below: values of this type exist only in functions compiled with AVX2 and
 // FMA (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
 impl Lanes for Avx2Lanes {
+    type Pairs = (__m256i, __m256i);
+    const WIDE: bool = false;
     #[inline(always)]
     fn splat(value: f32) -> Self {
         // SAFETY: see above.
@@ -58,20 +60,12 @@ impl Lanes for Avx2Lanes {
         }
     }
     #[inline(always)]
-    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self) {
+    unsafe fn load_pairs(source: *const u16) -> Self::Pairs {
         // SAFETY: see above.
         unsafe {
-            let low = _mm256_loadu_si256(source.cast());
-            let high = _mm256_loadu_si256(source.add(16).cast());
-            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let first = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
-            let second = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
             (
-                Self(_mm256_castsi256_ps(first[0]), _mm256_castsi256_ps(first[1])),
-                Self(
-                    _mm256_castsi256_ps(second[0]),
-                    _mm256_castsi256_ps(second[1]),
-                ),
+                _mm256_loadu_si256(source.cast()),
+                _mm256_loadu_si256(source.add(16).cast()),
             )
         }
     }
@@ -79,10 +73,7 @@ impl Lanes for Avx2Lanes {
     unsafe fn store_bf16(self, target: *mut u16) {
         // SAFETY: see above.
         unsafe {
-            let packed = _mm256_packus_epi32(bf16_lanes(self.0), bf16_lanes(self.1));
-            // Packing works on each half of the registers; put the quarters in order.
-            let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
-            _mm256_storeu_si256(target.cast(), ordered);
+            _mm256_storeu_si256(target.cast(), round_sixteen(self));
         }
     }
     #[inline(always)]
@@ -93,6 +84,60 @@ impl Lanes for Avx2Lanes {
                 _mm256_permute_ps::<0b10_11_00_01>(self.0),
                 _mm256_permute_ps::<0b10_11_00_01>(self.1),
             )
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(source: *const u16) -> Self::Pairs {
+        // SAFETY: see above.
+        let eight = unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) };
+        (eight, eight)
+    }
+    #[inline(always)]
+    fn without_seconds((low, high): Self::Pairs) -> Self::Pairs {
+        // SAFETY: see above.
+        unsafe {
+            let firsts = _mm256_set1_epi32(0xffff);
+            (
+                _mm256_and_si256(low, firsts),
+                _mm256_and_si256(high, firsts),
+            )
+        }
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: Self::Pairs, b: Self::Pairs) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(dot_eight(self.0, a.0, b.0), dot_eight(self.1, a.1, b.1)) }
+    }
+    #[inline(always)]
+    fn round_to_pairs(low: Self, high: Self) -> Self::Pairs {
+        // SAFETY: see above.
+        unsafe { (round_sixteen(low), round_sixteen(high)) }
+    }
+    #[inline(always)]
+    unsafe fn store_pairs(pairs: Self::Pairs, target: *mut u16) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_si256(target.cast(), pairs.0);
+            _mm256_storeu_si256(target.add(16).cast(), pairs.1);
+        }
+    }
+    #[inline(always)]
+    fn any_greater(self, other: Self) -> bool {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0);
+            let high = _mm256_cmp_ps::<_CMP_GT_OQ>(self.1, other.1);
+            _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0
+        }
+    }
+    #[inline(always)]
+    fn without_below(self, limit: f32) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let (limit, sign) = (_mm256_set1_ps(limit), _mm256_set1_ps(-0.0));
+            let low = _mm256_cmp_ps::<_CMP_NLT_UQ>(_mm256_andnot_ps(sign, self.0), limit);
+            let high = _mm256_cmp_ps::<_CMP_NLT_UQ>(_mm256_andnot_ps(sign, self.1), limit);
+            Self(_mm256_and_ps(low, self.0), _mm256_and_ps(high, self.1))
         }
     }
     #[inline(always)]
@@ -227,5 +272,35 @@ impl Lanes for Avx2Lanes {
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
         }
+    }
+}
+
+/// Half of [`Lanes::dot_pairs`].
+///
+/// # Safety
+/// AVX2 and FMA.
+#[inline(always)]
+unsafe fn dot_eight(sum: __m256, a: __m256i, b: __m256i) -> __m256 {
+    // SAFETY: by the contract.
+    unsafe {
+        let seconds = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        let second = |pairs| _mm256_castsi256_ps(_mm256_and_si256(pairs, seconds));
+        let first = |pairs| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+        let sum = _mm256_fmadd_ps(second(a), second(b), sum);
+        _mm256_fmadd_ps(first(a), first(b), sum)
+    }
+}
+
+/// [`super::bf16_bits`] of sixteen values.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn round_sixteen(values: Avx2Lanes) -> __m256i {
+    // SAFETY: by the contract.
+    unsafe {
+        // Packing works on each half of the registers; put the quarters in order.
+        let packed = _mm256_packus_epi32(bf16_lanes(values.0), bf16_lanes(values.1));
+        _mm256_permute4x64_epi64::<0b11_01_10_00>(packed)
     }
 }

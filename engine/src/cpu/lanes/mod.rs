@@ -12,6 +12,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod bf16_unit;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,8 @@ mod tests;
 pub(crate) use avx2::Avx2Lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512Lanes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use bf16_unit::is_exact as bf16_unit_is_exact;
 pub(crate) use portable::PortableLanes;
 
 /// Lanes of a vector.
@@ -51,6 +55,10 @@ pub(crate) fn bf16_bits(value: f32) -> u16 {
 /// the portable one); [`crate::cpu::dispatch`] is the only door. Methods on pointers need what they
 /// name.
 pub(crate) trait Lanes: Copy {
+    /// Sixteen pairs of bf16.
+    type Pairs: Copy;
+    /// Whether the machine holds 32 of these vectors in registers.
+    const WIDE: bool;
     /// All lanes `value`.
     fn splat(value: f32) -> Self;
     /// Sixteen values from memory.
@@ -63,11 +71,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `target` points to 16 writable values; no alignment needed.
     unsafe fn store(self, target: *mut f32);
-    /// Sixteen pairs of bf16: the first and second of each pair, as f32.
+    /// Sixteen pairs of bf16 from memory.
     ///
     /// # Safety
     /// `source` points to 32 readable values; no alignment needed.
-    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self);
+    unsafe fn load_pairs(source: *const u16) -> Self::Pairs;
     /// Sixteen values to memory as [`bf16_bits`].
     ///
     /// # Safety
@@ -75,6 +83,28 @@ pub(crate) trait Lanes: Copy {
     unsafe fn store_bf16(self, target: *mut u16);
     /// Neighbouring lanes 2i and 2i + 1 exchanged.
     fn swap_pairs(self) -> Self;
+    /// The two values at `source`, sixteen times.
+    ///
+    /// # Safety
+    /// `source` points to two readable values; no alignment needed.
+    unsafe fn splat_pair(source: *const u16) -> Self::Pairs;
+    /// Pairs whose second values are zero.
+    fn without_seconds(pairs: Self::Pairs) -> Self::Pairs;
+    /// `self` plus the product of the pairs' second values, then plus that of their first values,
+    /// each rounded once. No value, product or sum may be subnormal: units flush these.
+    fn dot_pairs(self, a: Self::Pairs, b: Self::Pairs) -> Self;
+    /// The lanes of `low`, then those of `high`, as neighbours of sixteen pairs of bf16, as
+    /// [`bf16_bits`]; none may be below [`BF16_FLOOR`] but zero.
+    fn round_to_pairs(low: Self, high: Self) -> Self::Pairs;
+    /// Sixteen pairs to memory.
+    ///
+    /// # Safety
+    /// `target` points to 32 writable values; no alignment needed.
+    unsafe fn store_pairs(pairs: Self::Pairs, target: *mut u16);
+    /// Whether some lane is greater than `other`'s; not-a-number is not.
+    fn any_greater(self, other: Self) -> bool;
+    /// Lanes of magnitude below `limit` become zero.
+    fn without_below(self, limit: f32) -> Self;
     /// `self + other`.
     fn add(self, other: Self) -> Self;
     /// `self - other`.
@@ -121,6 +151,30 @@ pub(crate) trait Lanes: Copy {
         let p = p.fma(r.mul(r), r).add(Self::splat(1.0));
         Self::splat(0.0).where_less(self, low, p.scale_by_power(shifted))
     }
+
+    /// `2^self` for lanes of at most 0, within 2 units in the last place; exactly 0 below -49;
+    /// not-a-number stays so.
+    #[inline(always)]
+    fn exp2_of_negative(self) -> Self {
+        const SHIFT: f32 = 12_582_912.0;
+        let low = Self::splat(-49.0);
+        let x = low.max(self);
+        let shifted = x.add(Self::splat(SHIFT));
+        let f = x.sub(shifted.sub(Self::splat(SHIFT)));
+        // (2^f - 1) / f on -0.5..=0.5 (Cephes, `exp2f`).
+        let mut p = Self::splat(1.535_336_2e-4);
+        for coefficient in [
+            1.339_887_4e-3,
+            9.618_437e-3,
+            5.550_332_5e-2,
+            2.402_264_8e-1,
+            std::f32::consts::LN_2,
+        ] {
+            p = p.fma(f, Self::splat(coefficient));
+        }
+        let p = p.fma(f, Self::splat(1.0));
+        Self::splat(0.0).where_less(self, low, p.scale_by_power(shifted))
+    }
 }
 
 /// Runs `$body` once for each instruction set's vector type and picks by `$isa`.
@@ -143,7 +197,14 @@ macro_rules! lanes_kernel {
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's promise, and the features are enabled here.
-                unsafe { $body::<$crate::cpu::lanes::Avx512Lanes>($($arg),*) }
+                unsafe { $body::<$crate::cpu::lanes::Avx512Lanes<false>>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+            #[allow(clippy::too_many_arguments)]
+            unsafe fn avx512_bf16($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller's promise, and the features are enabled here.
+                unsafe { $body::<$crate::cpu::lanes::Avx512Lanes<true>>($($arg),*) }
             }
             // SAFETY: the caller's promise; `isa` was checked against the machine at construction.
             unsafe {
@@ -152,6 +213,8 @@ macro_rules! lanes_kernel {
                     $crate::Isa::Avx2 => avx2($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     $crate::Isa::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::Isa::Avx512Bf16 => avx512_bf16($($arg),*),
                     _ => $body::<$crate::cpu::lanes::PortableLanes>($($arg),*),
                 }
             }

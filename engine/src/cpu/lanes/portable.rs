@@ -6,6 +6,11 @@ use super::{LANES, Lanes, bf16_bits};
 #[derive(Clone, Copy)]
 pub(crate) struct PortableLanes([f32; LANES]);
 
+/// Value of bf16 bits.
+fn widen(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
 impl PortableLanes {
     #[inline(always)]
     fn zip(self, other: Self, op: impl Fn(f32, f32) -> f32) -> Self {
@@ -27,6 +32,8 @@ impl PortableLanes {
 }
 
 impl Lanes for PortableLanes {
+    type Pairs = [[u16; 2]; LANES];
+    const WIDE: bool = false;
     #[inline(always)]
     fn splat(value: f32) -> Self {
         Self([value; LANES])
@@ -42,15 +49,46 @@ impl Lanes for PortableLanes {
         unsafe { target.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
     #[inline(always)]
-    unsafe fn load_bf16_pairs(source: *const u16) -> (Self, Self) {
+    unsafe fn load_pairs(source: *const u16) -> Self::Pairs {
         // SAFETY: the caller promises 32 values; the read is unaligned.
-        let pairs = unsafe { source.cast::<[u16; 2 * LANES]>().read_unaligned() };
-        let part = |offset| {
-            Self(std::array::from_fn(|lane| {
-                f32::from_bits(u32::from(pairs[2 * lane + offset]) << 16)
-            }))
-        };
-        (part(0), part(1))
+        unsafe { source.cast::<[[u16; 2]; LANES]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(source: *const u16) -> Self::Pairs {
+        // SAFETY: the caller promises two values; the read is unaligned.
+        [unsafe { source.cast::<[u16; 2]>().read_unaligned() }; LANES]
+    }
+    #[inline(always)]
+    fn without_seconds(pairs: Self::Pairs) -> Self::Pairs {
+        pairs.map(|[first, _]| [first, 0])
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: Self::Pairs, b: Self::Pairs) -> Self {
+        Self(std::array::from_fn(|lane| {
+            // Products of bf16 values are exact in f32, so adding them is multiply-adding.
+            let product = |at: usize| widen(a[lane][at]) * widen(b[lane][at]);
+            self.0[lane] + product(1) + product(0)
+        }))
+    }
+    #[inline(always)]
+    fn round_to_pairs(low: Self, high: Self) -> Self::Pairs {
+        std::array::from_fn(|pair| {
+            let half = if pair < LANES / 2 { low.0 } else { high.0 };
+            [0, 1].map(|at| bf16_bits(half[2 * pair % LANES + at]))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store_pairs(pairs: Self::Pairs, target: *mut u16) {
+        // SAFETY: the caller promises 32 values; the write is unaligned.
+        unsafe { target.cast::<Self::Pairs>().write_unaligned(pairs) }
+    }
+    #[inline(always)]
+    fn any_greater(self, other: Self) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| *a > b)
+    }
+    #[inline(always)]
+    fn without_below(self, limit: f32) -> Self {
+        Self(self.0.map(|x| if x.abs() < limit { 0.0 } else { x }))
     }
     #[inline(always)]
     unsafe fn store_bf16(self, target: *mut u16) {

@@ -4,7 +4,7 @@ use super::{BF16_FLOOR, LANES, Lanes, bf16_bits, lanes_kernel};
 use crate::Isa;
 
 /// Results of one run over three vectors of inputs.
-const RESULTS: usize = 15;
+const RESULTS: usize = 20;
 
 lanes_kernel! {
     unsafe fn everything(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], out: &mut [[f32; LANES]; RESULTS])
@@ -25,7 +25,20 @@ unsafe fn everything_body<V: Lanes>(
             V::load(b.as_ptr()),
             V::load(c.as_ptr()),
         );
-        let (first, second) = V::load_bf16_pairs(a.as_ptr().cast());
+        // bf16 values whose products are not subnormal, as the contract of `dot_pairs` demands.
+        let tame = |v: V| v.without_below(1e-15).min(V::splat(1e15));
+        let pairs = V::round_to_pairs(tame(x), tame(y));
+        let mut rounded = [0_u16; 2 * LANES];
+        V::store_pairs(pairs, rounded.as_mut_ptr());
+        let one = V::splat_pair(rounded.as_ptr().add(4));
+        let normal = |v: V| v.without_below(BF16_FLOOR);
+        V::store_pairs(
+            V::round_to_pairs(normal(x), normal(z)),
+            rounded.as_mut_ptr(),
+        );
+        let widen = |from: usize| -> [f32; LANES] {
+            std::array::from_fn(|lane| f32::from_bits(u32::from(rounded[from + lane]) << 16))
+        };
         let results = [
             x.add(y),
             x.sub(y),
@@ -39,9 +52,14 @@ unsafe fn everything_body<V: Lanes>(
             x.first(40, y),
             x.exp(),
             V::splat(x.sum()),
-            first,
-            second,
             x.swap_pairs(),
+            V::splat(0.5).dot_pairs(pairs, one),
+            V::splat(0.5).dot_pairs(V::without_seconds(pairs), one),
+            x.min(V::splat(0.0)).exp2_of_negative(),
+            V::splat(if x.any_greater(y) { 1.0 } else { 0.0 }),
+            x.without_below(2.0),
+            V::load(widen(0).as_ptr()),
+            V::load(widen(LANES).as_ptr()),
         ];
         for (result, out) in results.iter().zip(out) {
             result.store(out.as_mut_ptr());

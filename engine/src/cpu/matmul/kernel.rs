@@ -63,7 +63,9 @@ pub(super) unsafe fn integer(
     match isa {
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::integer(width, scaling, tile, tokens, out) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe {
+            avx512::integer(width, scaling, tile, tokens, out)
+        },
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2::integer(width, scaling, tile, tokens, out) },
         _ => unsafe { portable::integer(width, scaling, tile, tokens, out) },
@@ -85,7 +87,7 @@ pub(super) unsafe fn float(
     match isa {
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::float(float, tile, tokens, out) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::float(float, tile, tokens, out) },
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2::float(float, tile, tokens, out) },
         _ => unsafe { portable::float(float, tile, tokens, out) },

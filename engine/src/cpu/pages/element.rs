@@ -20,6 +20,13 @@ pub(crate) trait Element: Copy + Default {
 #[repr(transparent)]
 pub(crate) struct Bf16(u16);
 
+impl Bf16 {
+    /// The bits.
+    pub(crate) fn bits(self) -> u16 {
+        self.0
+    }
+}
+
 impl Element for Bf16 {
     #[inline(always)]
     unsafe fn round<V: Lanes>(values: V) -> [Self; LANES] {
