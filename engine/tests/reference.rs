@@ -82,8 +82,9 @@ fn real_model_agrees_with_the_reference() {
         .map(|item| item.continuation.len())
         .max()
         .expect("items");
-    let mut checked = 0;
+    let mut checked = 0_u32;
     let mut disagreed: f64 = 0.0;
+    let mut squares = 0.0;
     for at in 0..longest {
         for (item, _, logits) in running
             .iter()
@@ -91,6 +92,9 @@ fn real_model_agrees_with_the_reference() {
         {
             let (ours, theirs) = (argmax(logits), item.continuation[at] as usize);
             checked += 1;
+            let others = logits.iter().enumerate().filter(|(id, _)| *id != theirs);
+            let second = others.fold(f32::NEG_INFINITY, |most, (_, logit)| logit.max(most));
+            squares += (f64::from(logits[theirs] - second) - item.margins[at]).powi(2);
             if ours != theirs {
                 disagreed = disagreed.max(item.margins[at]);
                 assert!(
@@ -113,7 +117,7 @@ fn real_model_agrees_with_the_reference() {
             .for_each(|((.., logits), row)| *logits = row);
     }
     assert_eq!(
-        checked,
+        checked as usize,
         items
             .iter()
             .map(|item| item.continuation.len())
@@ -124,7 +128,8 @@ fn real_model_agrees_with_the_reference() {
     let (median, largest) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
     println!(
         "gap error: median {median:.3}, largest {largest:.3}; {checked} greedy tokens, \
-              largest margin among those that differ {disagreed:.3}"
+              largest margin among those that differ {disagreed:.3}, rms error of margins {:.4}",
+        (squares / f64::from(checked)).sqrt()
     );
     assert!(median <= 0.21, "median gap error {median}");
     assert!(largest <= largest_gap, "largest gap error {largest}");

@@ -82,7 +82,7 @@ pub(crate) const fn task_tokens(group: usize) -> usize {
 
 /// Working memory of one thread.
 pub(crate) struct Scratch {
-    /// Rows of queries: `head_dim` values each, f32 or narrower.
+    /// Rows of queries: `head_dim` values each, f32 or two parts of half the size.
     queries: Vec<f32>,
     /// The current span's part of each row.
     parts: Parts,
@@ -283,9 +283,17 @@ unsafe fn round_queries<V: Lanes, T: Tile>(
                 } else {
                     V::splat(0.0)
                 };
-                let low = low.mul(factor).without_below(BF16_FLOOR);
-                let high = high.mul(factor).without_below(BF16_FLOOR);
-                T::store(low, high, rounded.add(row * head_dim + column));
+                let (mut low, mut high) = (low.mul(factor), high.mul(factor));
+                for part in 0..T::QUERY_PARTS {
+                    let (first, second) = (
+                        low.without_below(BF16_FLOOR),
+                        high.without_below(BF16_FLOOR),
+                    );
+                    let row = row * T::QUERY_PARTS + part;
+                    T::store(first, second, rounded.add(row * head_dim + column));
+                    low = low.sub(first.rounded_to_bf16());
+                    high = high.sub(second.rounded_to_bf16());
+                }
             }
         }
     }
@@ -320,23 +328,50 @@ unsafe fn one_span<V: Lanes, T: Tile>(
         // Rows of tokens before the tile see none of it.
         let mut row = start.saturating_sub(query.position) * query.group;
         while row < rows {
-            let most = if V::WIDE { BLOCK } else { 2 };
-            let count = match most.min(rows - row) {
-                5 => 4,
-                count => count,
-            };
             // SAFETY: rows `row..row + count` exist and see at least one key of the tile.
-            unsafe {
-                match count {
-                    6 => block::<V, T, 6>(&tile, query, head_dim, start, row, scratch),
-                    4 => block::<V, T, 4>(&tile, query, head_dim, start, row, scratch),
-                    3 => block::<V, T, 3>(&tile, query, head_dim, start, row, scratch),
-                    2 => block::<V, T, 2>(&tile, query, head_dim, start, row, scratch),
-                    _ => block::<V, T, 1>(&tile, query, head_dim, start, row, scratch),
-                }
-            }
+            let count =
+                unsafe { widest_block::<V, T>(&tile, query, head_dim, start, row, scratch) };
             row += count;
         }
+    }
+}
+
+/// Takes one tile into as many rows from `row` on as fit into registers; returns their number.
+///
+/// # Safety
+/// The row exists and sees at least the tile's first key.
+#[inline(always)]
+unsafe fn widest_block<V: Lanes, T: Tile>(
+    tile: &T,
+    query: &Query<'_>,
+    head_dim: usize,
+    start: usize,
+    row: usize,
+    scratch: &mut Scratch,
+) -> usize {
+    let rows = query.tokens * query.group - row;
+    // SAFETY: later rows see no fewer keys.
+    unsafe {
+        if V::WIDE && T::MANY_ROWS {
+            if rows >= BLOCK {
+                block::<V, T, BLOCK>(tile, query, head_dim, start, row, scratch);
+                return BLOCK;
+            }
+            if rows >= 4 {
+                block::<V, T, 4>(tile, query, head_dim, start, row, scratch);
+                return 4;
+            }
+            if rows == 3 {
+                block::<V, T, 3>(tile, query, head_dim, start, row, scratch);
+                return 3;
+            }
+        }
+        if T::MANY_ROWS && rows >= 2 {
+            block::<V, T, 2>(tile, query, head_dim, start, row, scratch);
+            return 2;
+        }
+        block::<V, T, 1>(tile, query, head_dim, start, row, scratch);
+        1
     }
 }
 
@@ -364,7 +399,7 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
     // has `R` rows of everything.
     unsafe {
         let vectors = seen[R - 1].div_ceil(LANES);
-        let queries = queries.add(row * head_dim);
+        let queries = queries.add(row * T::QUERY_PARTS * head_dim);
         score::<V, T, R>(tile, queries, head_dim / 2, vectors, scores);
         for r in 0..R {
             let mut state = state(scratch.parts.row(row + r), head_dim);

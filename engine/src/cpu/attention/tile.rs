@@ -13,8 +13,12 @@ use crate::cpu::{
 
 /// Keys and values of one tile.
 pub(super) trait Tile {
+    /// Whether kernels for several rows at once are worth compiling.
+    const MANY_ROWS: bool;
     /// What queries and weights are rounded to.
     type Operand: Copy;
+    /// Operands whose sum a query is: one would move scores, and what is seen at all with them, too far.
+    const QUERY_PARTS: usize;
     /// Two rows of a matrix over 16 columns.
     type Pair<V: Lanes>: Copy;
     /// Finds `count` keys from position `start` on.
@@ -85,6 +89,7 @@ impl TileMemory {
 macro_rules! bf16_arithmetic {
     () => {
         type Operand = u16;
+        const QUERY_PARTS: usize = 1;
         type Pair<V: Lanes> = V::Pairs;
         #[inline(always)]
         unsafe fn store<V: Lanes>(low: V, high: V, target: *mut u16) -> V::Pairs {
@@ -120,6 +125,7 @@ pub(super) struct InPlace {
 }
 
 impl Tile for InPlace {
+    const MANY_ROWS: bool = true;
     bf16_arithmetic!();
     #[inline(always)]
     unsafe fn open(
@@ -217,6 +223,7 @@ pub(super) struct Halves {
 }
 
 impl Tile for Halves {
+    const MANY_ROWS: bool = false;
     bf16_arithmetic!();
     #[inline(always)]
     unsafe fn open(
@@ -263,7 +270,9 @@ pub(super) struct Floats {
 }
 
 impl Tile for Floats {
+    const MANY_ROWS: bool = false;
     type Operand = f32;
+    const QUERY_PARTS: usize = 1;
     type Pair<V: Lanes> = (V, V);
     #[inline(always)]
     unsafe fn open(
