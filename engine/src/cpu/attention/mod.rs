@@ -15,6 +15,8 @@
 
 mod rows;
 mod span;
+#[cfg(test)]
+mod tests;
 
 mod tile;
 
@@ -82,7 +84,7 @@ pub(crate) const fn task_tokens(group: usize) -> usize {
 
 /// Working memory of one thread.
 pub(crate) struct Scratch {
-    /// Rows of queries: `head_dim` values each, f32 or two parts of half the size.
+    /// Rows of queries: `head_dim` values each, f32 or narrower.
     queries: Vec<f32>,
     /// The current span's part of each row.
     parts: Parts,
@@ -283,17 +285,9 @@ unsafe fn round_queries<V: Lanes, T: Tile>(
                 } else {
                     V::splat(0.0)
                 };
-                let (mut low, mut high) = (low.mul(factor), high.mul(factor));
-                for part in 0..T::QUERY_PARTS {
-                    let (first, second) = (
-                        low.without_below(BF16_FLOOR),
-                        high.without_below(BF16_FLOOR),
-                    );
-                    let row = row * T::QUERY_PARTS + part;
-                    T::store(first, second, rounded.add(row * head_dim + column));
-                    low = low.sub(first.rounded_to_bf16());
-                    high = high.sub(second.rounded_to_bf16());
-                }
+                let low = low.mul(factor).without_below(BF16_FLOOR);
+                let high = high.mul(factor).without_below(BF16_FLOOR);
+                T::store(low, high, rounded.add(row * head_dim + column));
             }
         }
     }
@@ -399,7 +393,7 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
     // has `R` rows of everything.
     unsafe {
         let vectors = seen[R - 1].div_ceil(LANES);
-        let queries = queries.add(row * T::QUERY_PARTS * head_dim);
+        let queries = queries.add(row * head_dim);
         score::<V, T, R>(tile, queries, head_dim / 2, vectors, scores);
         for r in 0..R {
             let mut state = state(scratch.parts.row(row + r), head_dim);

@@ -13,7 +13,7 @@ const FLUSH: f32 = f32::from_bits((127 - 100) << 23);
 /// Scores of `R` rows against the tile's first `vectors` vectors of keys.
 ///
 /// # Safety
-/// `queries` points to the parts of `R` rows of `2 * pairs` values, `scores` to `R` rows of [`TILE`].
+/// `queries` points to `R` rows of `2 * pairs` values, `scores` to `R` rows of [`TILE`].
 #[inline(always)]
 pub(super) unsafe fn score<V: Lanes, T: Tile, const R: usize>(
     tile: &T,
@@ -57,11 +57,9 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
                 *keys = tile.keys(vector + c, pair);
             }
             for r in 0..R {
-                for part in 0..T::QUERY_PARTS {
-                    let x = queries.add(2 * ((r * T::QUERY_PARTS + part) * pairs + pair));
-                    for c in 0..C {
-                        sums[r][c] = T::dot(sums[r][c], keys[c], x);
-                    }
+                let x = queries.add(2 * (r * pairs + pair));
+                for c in 0..C {
+                    sums[r][c] = T::dot(sums[r][c], keys[c], x);
                 }
             }
         }

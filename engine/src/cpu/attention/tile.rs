@@ -17,8 +17,6 @@ pub(super) trait Tile {
     const MANY_ROWS: bool;
     /// What queries and weights are rounded to.
     type Operand: Copy;
-    /// Operands whose sum a query is: one would move scores, and what is seen at all with them, too far.
-    const QUERY_PARTS: usize;
     /// Two rows of a matrix over 16 columns.
     type Pair<V: Lanes>: Copy;
     /// Finds `count` keys from position `start` on.
@@ -89,7 +87,6 @@ impl TileMemory {
 macro_rules! bf16_arithmetic {
     () => {
         type Operand = u16;
-        const QUERY_PARTS: usize = 1;
         type Pair<V: Lanes> = V::Pairs;
         #[inline(always)]
         unsafe fn store<V: Lanes>(low: V, high: V, target: *mut u16) -> V::Pairs {
@@ -272,7 +269,6 @@ pub(super) struct Floats {
 impl Tile for Floats {
     const MANY_ROWS: bool = false;
     type Operand = f32;
-    const QUERY_PARTS: usize = 1;
     type Pair<V: Lanes> = (V, V);
     #[inline(always)]
     unsafe fn open(

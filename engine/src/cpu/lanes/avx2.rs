@@ -77,15 +77,6 @@ impl Lanes for Avx2Lanes {
         }
     }
     #[inline(always)]
-    fn rounded_to_bf16(self) -> Self {
-        // SAFETY: see above.
-        unsafe {
-            let low = _mm256_slli_epi32::<16>(bf16_lanes(self.0));
-            let high = _mm256_slli_epi32::<16>(bf16_lanes(self.1));
-            Self(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
-        }
-    }
-    #[inline(always)]
     fn swap_pairs(self) -> Self {
         // SAFETY: see above.
         unsafe {

@@ -97,14 +97,6 @@ impl<const UNIT: bool> Lanes for Avx512Lanes<UNIT> {
         unsafe { _mm256_storeu_si256(target.cast(), round_sixteen(self.0)) }
     }
     #[inline(always)]
-    fn rounded_to_bf16(self) -> Self {
-        // SAFETY: see above.
-        unsafe {
-            let bits = _mm512_cvtepu16_epi32(round_sixteen(self.0));
-            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
-        }
-    }
-    #[inline(always)]
     fn swap_pairs(self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm512_permute_ps::<0b10_11_00_01>(self.0) })

@@ -81,8 +81,6 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `target` points to 16 writable values; no alignment needed.
     unsafe fn store_bf16(self, target: *mut u16);
-    /// Each lane's value as [`bf16_bits`].
-    fn rounded_to_bf16(self) -> Self;
     /// Neighbouring lanes 2i and 2i + 1 exchanged.
     fn swap_pairs(self) -> Self;
     /// The two values at `source`, sixteen times.

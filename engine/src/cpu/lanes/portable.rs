@@ -100,10 +100,6 @@ impl Lanes for PortableLanes {
         }
     }
     #[inline(always)]
-    fn rounded_to_bf16(self) -> Self {
-        Self(self.0.map(|value| widen(bf16_bits(value))))
-    }
-    #[inline(always)]
     fn swap_pairs(self) -> Self {
         Self(std::array::from_fn(|lane| self.0[lane ^ 1]))
     }
