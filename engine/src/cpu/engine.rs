@@ -57,12 +57,11 @@ impl CpuEngine {
             threads: options.threads,
         };
         let threads = Threads::new(options.threads, &options.cpus)?;
-        let buffers = Buffers::new(config, model.forms, &limits).map_err(|source| {
-            EngineError::System {
+        let buffers =
+            Buffers::new(config, model.forms, &limits).map_err(|source| EngineError::System {
                 what: "working memory of the engine".into(),
                 source,
-            }
-        })?;
+            })?;
         let plan = Plan::new(limits, &layout);
         Ok(Self {
             pages: Pages::new(layout, memory),

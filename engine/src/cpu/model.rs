@@ -109,7 +109,7 @@ impl CpuModel {
 
     /// Name of the arithmetic, for the fingerprint: equal ids give equal bits.
     pub fn numerics_id(&self) -> &'static str {
-        "cpu/1"
+        "cpu/2"
     }
 }
 

@@ -189,7 +189,7 @@ pub(super) unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: u
                 acc[r][d].store(sums.add(r * width + d * LANES));
             }
         }
-        if seen[0] % 2 != 0 || seen[0] != seen[R - 1] {
+        if !seen[0].is_multiple_of(2) || seen[0] != seen[R - 1] {
             for (r, &seen_here) in seen.iter().enumerate() {
                 let keys = (seen[0] / 2, seen_here);
                 let (weights, sums) = (weights.add(r * TILE), sums.add(r * width));

@@ -1,8 +1,6 @@
 //! Attention of random shapes beside a plain f64 computation over the same pages, and bit for bit
 //! beside itself: on every instruction set, row by row, span by span.
 
-use std::sync::Arc;
-
 use baton_kv_cache::{KvDtype, KvLayout, PageIndex};
 use baton_model_file::fixtures::Random;
 
@@ -62,7 +60,7 @@ impl Case {
             memory
                 .base()
                 .as_ptr()
-                .write_bytes(0xff, layout.region_bytes())
+                .write_bytes(0xff, layout.region_bytes());
         };
         let pages = Pages::new(layout, memory);
         let table: Vec<_> = (0..end.div_ceil(page_size))
@@ -157,7 +155,7 @@ impl Case {
                             span,
                             (target, values),
                             &mut scratch,
-                        )
+                        );
                     };
                 }
                 for row in 0..self.group {

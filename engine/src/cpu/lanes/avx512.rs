@@ -49,7 +49,8 @@ impl<const UNIT: bool> Lanes for Avx512Lanes<UNIT> {
         // SAFETY: see above; the transmuted types are all 512 plain bits.
         unsafe {
             if UNIT {
-                let (a, b) = (std::mem::transmute(a), std::mem::transmute(b));
+                let a = std::mem::transmute::<__m512i, __m512bh>(a);
+                let b = std::mem::transmute::<__m512i, __m512bh>(b);
                 return Self(_mm512_dpbf16_ps(self.0, a, b));
             }
             let seconds = _mm512_set1_epi32(0xffff_0000_u32 as i32);

@@ -4,7 +4,7 @@
 //! answers any of some thousand random products differently, it is not used and results are the same
 //! bits all the same. Knows nothing of kernels.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_storeu_ps};
 use std::sync::OnceLock;
 
 use super::{LANES, Lanes, PortableLanes};

@@ -64,7 +64,7 @@ pub(super) unsafe fn integer(
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 => unsafe {
-            avx512::integer(width, scaling, tile, tokens, out)
+            avx512::integer(width, scaling, tile, tokens, out);
         },
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2::integer(width, scaling, tile, tokens, out) },

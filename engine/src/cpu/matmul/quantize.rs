@@ -71,11 +71,11 @@ pub(super) unsafe fn quantize_row(
         match (isa, fine) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Avx512Bf16, false) => {
-                super::avx512::quantize_row::<1>(values, tile, lane)
+                super::avx512::quantize_row::<1>(values, tile, lane);
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Avx512Bf16, true) => {
-                super::avx512::quantize_row::<2>(values, tile, lane)
+                super::avx512::quantize_row::<2>(values, tile, lane);
             }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, false) => super::avx2::quantize_row::<1>(values, tile, lane),
