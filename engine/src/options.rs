@@ -1,5 +1,7 @@
 //! Settings of the CPU engine and the instruction sets that it can use.
 
+use std::sync::LazyLock;
+
 use crate::EngineError;
 
 /// Settings of the CPU engine.
@@ -24,6 +26,8 @@ pub enum Isa {
     Portable,
     /// AVX2 + FMA.
     Avx2,
+    /// AVX2 + FMA with AVX-VNNI.
+    Avx2Vnni,
     /// AVX-512 with VNNI.
     Avx512,
     /// The same, with a bf16 unit that rounds as two fused multiply-adds do.
@@ -31,11 +35,20 @@ pub enum Isa {
 }
 
 impl Isa {
+    /// All, slowest first.
+    pub const ALL: [Self; 5] = [
+        Self::Portable,
+        Self::Avx2,
+        Self::Avx2Vnni,
+        Self::Avx512,
+        Self::Avx512Bf16,
+    ];
+
     /// The instruction sets that this machine can run, slowest first; never empty.
     pub fn available() -> &'static [Self] {
-        let all = &[Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
-        let count = all.iter().take_while(|isa| isa.runs_here()).count();
-        &all[..count]
+        static AVAILABLE: LazyLock<Vec<Isa>> =
+            LazyLock::new(|| Isa::ALL.into_iter().filter(|isa| isa.runs_here()).collect());
+        &AVAILABLE
     }
 
     /// The best instruction set that this machine can run.
@@ -50,6 +63,7 @@ impl Isa {
         match self {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
+            Self::Avx2Vnni => "avx2-vnni",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512-bf16",
         }
@@ -64,6 +78,7 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            Self::Avx2Vnni => Self::Avx2.runs_here() && is_x86_feature_detected!("avxvnni"),
             Self::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")

@@ -3,7 +3,7 @@
 
 use baton_engine::{LogitRows, Logits};
 use baton_kv_cache::Indexed;
-use baton_sampling::SampleInput;
+use baton_sampling::{SampleInput, sample};
 
 use crate::group::Group;
 use crate::plan::{Plan, PlannedSlice};
@@ -133,10 +133,7 @@ impl Scheduler {
             choice: at as u32,
             eos_ids: &self.config.eos_ids,
         };
-        let sampler = self.model.sampler;
-        let sampled = sampler
-            .sample(&group.params, &input)
-            .map_err(|error| error.to_string())?;
+        let sampled = sample(&group.params, &input).map_err(|error| error.to_string())?;
         let position = group.choices[at].completion.len() as u32;
         group.choices[at].completion.push(sampled.token_id);
         let finish = group.finish(at, sampled.token_id, &self.config.eos_ids);

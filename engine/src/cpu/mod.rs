@@ -24,7 +24,6 @@ mod operations;
 mod pages;
 mod plan;
 mod rope;
-mod sampler;
 mod shared_rows;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use self::attend::AttentionShape;
 use super::{
     buffers::Buffers,
     elementwise,
-    matmul::{OutputView, PackedMatrix, ROW_TILE, TOKEN_TILE, matmul},
+    matmul::{OutputView, PackedMatrix, ROW_TILE, matmul},
     model::CpuModel,
     pages::{Pages, TokenHeads},
     plan::{Plan, Row},
@@ -336,11 +336,11 @@ impl HeadStore<'_> {
     }
 }
 
-/// Divides `rows` rows among the threads in whole tiles of activations.
+/// Divides `rows` rows among the threads, pairs of neighbours together.
 fn for_rows(threads: &mut Threads, rows: usize, body: impl Fn(usize, Range<usize>) + Sync) {
     let many = rows
         .div_ceil(threads.count() * TASKS_PER_THREAD)
-        .next_multiple_of(TOKEN_TILE);
+        .next_multiple_of(2);
     threads.run(rows.div_ceil(many.max(1)), |thread, task| {
         body(thread, task * many..rows.min((task + 1) * many));
     });

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use baton_engine::{Batch, EngineError, StepEngine};
 use baton_kv_cache::{Blake3Hasher, PageHasher};
-use baton_sampling::{PlainSampler, SamplingParams};
+use baton_sampling::SamplingParams;
 
 use super::oracle::{EOS, Memory, Oracle, VOCABULARY, expected};
 use crate::plan::Plan;
-use crate::scheduler::{ModelFacts, Scheduler};
+use crate::scheduler::{ModelLimits, Scheduler};
 use crate::{
     AfterPrompt, FinishReason, ReservedPages, SchedulerConfig, SequenceError, SequenceEvent,
     SequenceId, SequenceSpec, Token,
@@ -116,9 +116,8 @@ impl Rig {
     pub(crate) fn with_hasher(config: SchedulerConfig, hasher: Box<dyn PageHasher>) -> Self {
         let memory = Memory::new(config.pages, config.page_size);
         let engine = Oracle::new(memory.clone(), config.page_size, CONTEXT);
-        let model = ModelFacts {
+        let model = ModelLimits {
             vocabulary: VOCABULARY,
-            sampler: &PlainSampler,
             context: CONTEXT,
         };
         Self {

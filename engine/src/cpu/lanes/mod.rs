@@ -210,7 +210,7 @@ macro_rules! lanes_kernel {
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::Isa::Avx2 => avx2($($arg),*),
+                    $crate::Isa::Avx2 | $crate::Isa::Avx2Vnni => avx2($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     $crate::Isa::Avx512 => avx512($($arg),*),
                     #[cfg(target_arch = "x86_64")]

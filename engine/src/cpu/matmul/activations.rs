@@ -1,14 +1,14 @@
 //! Activations in the forms that products take, row by row.
 //!
-//! The integer forms are those of `quantize`; the float form is the values, six rows interleaved. What a
-//! row becomes depends on that row alone.
+//! The integer forms are those of `quantize`; the float form is the values themselves. What a row becomes
+//! depends on that row alone.
 //!
 //! Knows nothing of weights or of how threads divide the rows.
 
 use std::{io, ops::Range};
 
-use super::format::{GROUP, LINE};
-use super::quantize::{BLOCK_BYTES, TILE_ROWS, quantize_row};
+use super::format::{Format, GROUP, LINE};
+use super::quantize::{group_bytes, quantize_row};
 use crate::{
     Isa,
     cpu::memory::{Arena, Buffer},
@@ -71,13 +71,12 @@ impl Activations {
         max_columns: usize,
         forms: ActivationForm,
     ) -> io::Result<Self> {
-        let tiles = max_rows.div_ceil(TILE_ROWS);
-        // An odd number of lines from tile to tile, so that tiles do not share cache sets.
+        // An odd number of lines from row to row, so that rows do not share cache sets.
         let odd_lines = |bytes: usize| (bytes.div_ceil(LINE) | 1) * LINE;
         let planes = 1 + usize::from(forms.fine);
-        let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * BLOCK_BYTES * planes);
-        let float_stride = odd_lines(max_columns * TILE_ROWS * 4);
-        let size = |wanted: bool, stride: usize| if wanted { tiles * stride } else { 0 };
+        let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * group_bytes(planes));
+        let float_stride = odd_lines(max_columns * 4);
+        let size = |wanted: bool, stride: usize| if wanted { max_rows * stride } else { 0 };
         Ok(Self {
             max_rows,
             max_columns,
@@ -105,8 +104,7 @@ impl Activations {
     }
 
     /// Writes the wanted forms of `rows` from `values` (`rows.len() × columns`, row after row). A row
-    /// with a value that is not finite gives NaN in every output that it takes part in. Threads that
-    /// take whole tiles of [`super::TOKEN_TILE`] rows do not share cache lines.
+    /// with a value that is not finite gives NaN in every output that it takes part in.
     ///
     /// # Safety
     /// While this runs no other thread reads or writes these rows of this object.
@@ -156,17 +154,15 @@ impl Activations {
         }
         for (row, values) in rows.zip(values.chunks_exact(columns)) {
             if any_integer {
-                // SAFETY: the row is in range and this caller's alone.
-                let tile = unsafe { self.integer_row(row) };
-                // SAFETY: `tile` has room for the blocks of the form; the instruction set is available.
-                unsafe { quantize_row(isa, form.fine, values, tile, row % TILE_ROWS) };
+                // SAFETY: the row is in range and this caller's alone; it has room for the form's groups,
+                // and the instruction set is available.
+                unsafe { quantize_row(isa, form.fine, values, self.integer_row(row)) };
             }
             if form.float {
-                // SAFETY: as above; `columns` values of six rows from the tile's start.
-                let tile = unsafe { self.float_tile(row / TILE_ROWS) }.cast_mut();
-                for (column, &value) in values.iter().enumerate() {
-                    // SAFETY: in the tile, this row's place.
-                    unsafe { *tile.add(column * TILE_ROWS + row % TILE_ROWS) = value };
+                // SAFETY: as above; the row has room for the columns.
+                unsafe {
+                    let target = self.float_row(row);
+                    target.copy_from_nonoverlapping(values.as_ptr(), columns);
                 }
             }
         }
@@ -188,11 +184,15 @@ impl Activations {
         unsafe { self.quantize_rows(isa, form, rows, columns, values) }
     }
 
-    /// Bytes of the forms of a tile of rows, at least one.
-    pub(super) fn tile_bytes(form: ActivationForm, columns: usize) -> usize {
-        let blocks = usize::from(form.integer) + 2 * usize::from(form.fine);
-        let integer = columns.div_ceil(GROUP) * BLOCK_BYTES * blocks;
-        (integer + usize::from(form.float) * columns * TILE_ROWS * 4).max(1)
+    /// Bytes that a product with matrices of `form` reads of a row, at least one.
+    pub(super) fn row_bytes(form: ActivationForm, columns: usize) -> usize {
+        let groups = columns.div_ceil(GROUP);
+        let integer = match form {
+            ActivationForm { fine: true, .. } => groups * group_bytes(2),
+            ActivationForm { integer: true, .. } => groups * group_bytes(1),
+            _ => 0,
+        };
+        (integer + usize::from(form.float) * columns * 4).max(1)
     }
 
     /// Whether products that read `form` can read this.
@@ -200,28 +200,31 @@ impl Activations {
         self.forms.union(form) == self.forms
     }
 
+    /// The row `row` in the form that weights of `format` read, and the bytes to the next one.
+    ///
     /// # Safety
     /// `row` is in range and the form is held.
-    unsafe fn integer_row(&self, row: usize) -> *mut u8 {
-        // SAFETY: the tile lies inside the buffer.
+    pub(super) unsafe fn rows_from(&self, format: Format, row: usize) -> (*const u8, usize) {
+        // SAFETY: by the contract.
         unsafe {
-            self.integer
-                .pointer()
-                .add(row / TILE_ROWS * self.integer_stride)
+            match format {
+                Format::Integer(..) => (self.integer_row(row), self.integer_stride),
+                Format::Float(_) => (self.float_row(row).cast(), self.float_stride),
+            }
         }
     }
 
     /// # Safety
-    /// `tile` is in range and the form is held.
-    pub(super) unsafe fn integer_tile(&self, tile: usize) -> *const u8 {
-        // SAFETY: the tile lies inside the buffer.
-        unsafe { self.integer.pointer().add(tile * self.integer_stride) }
+    /// `row` is in range and an integer form is held.
+    unsafe fn integer_row(&self, row: usize) -> *mut u8 {
+        // SAFETY: the row lies inside the buffer.
+        unsafe { self.integer.pointer().add(row * self.integer_stride) }
     }
 
     /// # Safety
-    /// `tile` is in range and the form is held.
-    pub(super) unsafe fn float_tile(&self, tile: usize) -> *const f32 {
-        // SAFETY: the tile lies inside the buffer, which is aligned to lines.
-        unsafe { self.float.pointer().add(tile * self.float_stride).cast() }
+    /// `row` is in range and the float form is held.
+    unsafe fn float_row(&self, row: usize) -> *mut f32 {
+        // SAFETY: the row lies inside the buffer, whose rows are aligned to lines.
+        unsafe { self.float.pointer().add(row * self.float_stride).cast() }
     }
 }

@@ -1,95 +1,112 @@
-//! The step between a product and an instruction set: one or two panels by one tile of tokens.
+//! The step between a product and an instruction set: one panel by a run of tokens.
 
-use super::format::{Format, PANEL_ROWS};
+use super::format::{Format, LINE};
 use super::portable;
-use super::quantize::TILE_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::Isa;
 
-/// Most panels of a tile.
-pub(super) const PANELS: usize = 2;
-
-/// Sixteen outputs of one token.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Lanes(pub(super) [f32; PANEL_ROWS]);
-
-/// Outputs of a tile, by panel and token.
-pub(super) type Outputs = [[Lanes; TILE_ROWS]; PANELS];
-
-/// Operands of an integer tile.
+/// One panel of weights by the rows of some tokens.
 ///
-/// Kernels trust that all `panels` (at most [`PANELS`]) have `groups` groups in the format they are
-/// called for, and that `activations` is a tile of as many blocks (`fine`: pairs of blocks).
+/// Kernels trust that the panel has `columns` columns in the format they are called for, that
+/// `activations` are rows of as many columns in that format's form (`fine`: of two planes), and that
+/// [`PANEL_ROWS`](super::format::PANEL_ROWS) outputs of each token may be written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct IntegerTile<'a> {
-    pub(super) panels: &'a [*const u8],
-    pub(super) groups: usize,
-    pub(super) activations: *const u8,
-    /// Whether activations have two planes.
-    pub(super) fine: bool,
-    /// Bytes ahead of what is read to fetch into the cache; 0: none.
-    pub(super) ahead: usize,
-}
-
-/// Operands of a float tile.
-///
-/// Kernels trust that all `panels` (at most [`PANELS`]) have `columns` columns in the type they are
-/// called for, and that `activations` is a tile of as many columns.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FloatTile<'a> {
-    pub(super) panels: &'a [*const u8],
+pub(super) struct Strip {
+    pub(super) panel: *const u8,
     pub(super) columns: usize,
-    pub(super) activations: *const f32,
-    /// Bytes ahead of what is read to fetch into the cache; 0: none.
-    pub(super) ahead: usize,
+    /// Row of the first token.
+    pub(super) activations: *const u8,
+    /// Bytes from one token's row to the next.
+    pub(super) stride: usize,
+    pub(super) tokens: usize,
+    /// Whether integer activations have two planes.
+    pub(super) fine: bool,
+    /// First output of the first token.
+    pub(super) out: *mut f32,
+    /// Outputs from one token to the next.
+    pub(super) out_stride: usize,
+    /// What to fetch into the cache meanwhile: where it starts, and its bytes.
+    pub(super) ahead: (*const u8, usize),
 }
 
-/// Runs one integer tile: `out[panel][token]` for the first `tokens` of the tile.
+/// Some tokens of a strip that a kernel holds in registers together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) activations: *const u8,
+    pub(super) out: *mut f32,
+    pub(super) tokens: usize,
+    pub(super) ahead: Ahead,
+}
+
+/// Lines to fetch at each step (group or column) of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) next: *const u8,
+    pub(super) lines: usize,
+}
+
+impl Strip {
+    /// Tiles of about equal size, none above `most` tokens; each fetches its share of what is ahead in
+    /// `steps` steps.
+    pub(super) fn tiles(self, most: usize, steps: usize) -> impl Iterator<Item = Tile> {
+        let count = self.tokens.div_ceil(most);
+        let lines = self.ahead.1.div_ceil(LINE);
+        let per_step = lines.div_ceil((count * steps).max(1));
+        let edge = move |tile: usize| self.tokens * tile / count;
+        (0..count).map(move |tile| {
+            let (first, fetched) = (edge(tile), tile * steps * per_step);
+            let tokens = edge(tile + 1) - first;
+            // Rows and outputs of this strip, by its contract; what is fetched is never read.
+            let (activations, out) = (
+                self.activations.wrapping_add(first * self.stride),
+                self.out.wrapping_add(first * self.out_stride),
+            );
+            Tile {
+                activations,
+                out,
+                tokens,
+                ahead: Ahead {
+                    next: self.ahead.0.wrapping_add(fetched * LINE),
+                    lines: if fetched < lines { per_step } else { 0 },
+                },
+            }
+        })
+    }
+}
+
+/// Computes an integer strip.
 ///
 /// # Safety
-/// As [`IntegerTile`] states, and the instruction set is available.
-pub(super) unsafe fn integer(
-    isa: Isa,
-    format: Format,
-    tile: &IntegerTile<'_>,
-    tokens: usize,
-    out: &mut Outputs,
-) {
+/// As [`Strip`] states, and the instruction set is available.
+pub(super) unsafe fn integer(isa: Isa, format: Format, strip: &Strip) {
     let Format::Integer(width, scaling) = format else {
         return;
     };
     match isa {
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe {
-            avx512::integer(width, scaling, tile, tokens, out);
-        },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::integer(width, scaling, strip) },
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::integer(width, scaling, tile, tokens, out) },
-        _ => unsafe { portable::integer(width, scaling, tile, tokens, out) },
+        Isa::Avx2Vnni => unsafe { avx2::integer::<true>(width, scaling, strip) },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2::integer::<false>(width, scaling, strip) },
+        _ => unsafe { portable::integer(width, scaling, strip) },
     }
 }
 
-/// Runs one float tile.
+/// Computes a float strip.
 ///
 /// # Safety
-/// As [`FloatTile`] states, and the instruction set is available.
-pub(super) unsafe fn float(
-    isa: Isa,
-    format: Format,
-    tile: &FloatTile<'_>,
-    tokens: usize,
-    out: &mut Outputs,
-) {
+/// As [`Strip`] states, and the instruction set is available.
+pub(super) unsafe fn float(isa: Isa, format: Format, strip: &Strip) {
     let Format::Float(float) = format else { return };
     match isa {
         // SAFETY: by this function's contract, as in all arms.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::float(float, tile, tokens, out) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::float(float, strip) },
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::float(float, tile, tokens, out) },
-        _ => unsafe { portable::float(float, tile, tokens, out) },
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2::float(float, strip) },
+        _ => unsafe { portable::float(float, strip) },
     }
 }

@@ -29,7 +29,5 @@ pub use activations::{ActivationForm, Activations};
 pub use packed::{PackError, PackedMatrix};
 pub use product::{OutputView, matmul};
 
-/// Best alignment of ranges of output rows: two panels.
-pub const ROW_TILE: usize = 2 * format::PANEL_ROWS;
-/// Best alignment of ranges of activation rows (tokens): a tile.
-pub const TOKEN_TILE: usize = quantize::TILE_ROWS;
+/// Best alignment of ranges of output rows: a panel.
+pub const ROW_TILE: usize = format::PANEL_ROWS;

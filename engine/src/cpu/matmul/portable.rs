@@ -2,28 +2,26 @@
 //!
 //! For integer weights, groups in ascending order:
 //! `acc = fma(scale_w × scale_x, Σ (code − offset) × x, acc)`, the sum exact in integers (per half group
-//! where scales are) and then rounded to f32 (which only shows for fine activations), then, where the type has a minimum, `acc = fma(minimum, scale_x × Σ x, acc)`.
+//! where scales are) and then rounded to f32 (which only shows for fine activations), then, where the type
+//! has a minimum, `acc = fma(minimum, scale_x × Σ x, acc)`.
 //! For float weights two chains, one of even and one of odd columns, `acc = fma(w, x, acc)`, added at
 //! the end. The kernels of an instruction set must give the same bits.
 
 use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
-use super::kernel::{FloatTile, IntegerTile, Lanes, Outputs};
-use super::quantize::{BLOCK_BYTES, FINE_BASE, SCALED_SUMS, SCALES, TILE_ROWS};
+use super::kernel::{Strip, Tile};
+use super::quantize::{FINE_BASE, SCALE, SCALED_SUM, group_bytes};
 
-/// The panels by the first `tokens` tokens of an integer tile.
+/// Tokens that share the decoding of weights.
+const TOKENS: usize = 8;
+
+/// Computes an integer strip.
 ///
 /// # Safety
-/// As [`IntegerTile`] states.
-pub(super) unsafe fn integer(
-    width: Width,
-    scaling: Scaling,
-    tile: &IntegerTile<'_>,
-    tokens: usize,
-    out: &mut Outputs,
-) {
-    for (panel, out) in tile.panels.iter().zip(out) {
+/// As [`Strip`] states.
+pub(super) unsafe fn integer(width: Width, scaling: Scaling, strip: &Strip) {
+    for tile in strip.tiles(TOKENS, 1) {
         // SAFETY: by the contract.
-        unsafe { integer_panel(width, scaling, *panel, tile, &mut out[..tokens]) };
+        unsafe { integer_tile(width, scaling, strip, tile) };
     }
 }
 
@@ -31,32 +29,29 @@ pub(super) unsafe fn integer(
 /// terms are integers and all sums below 255 × 127 × 32 < 2²⁴.
 ///
 /// # Safety
-/// As [`IntegerTile`] states; `panel` is one of the tile's.
-unsafe fn integer_panel(
-    width: Width,
-    scaling: Scaling,
-    panel: *const u8,
-    tile: &IntegerTile<'_>,
-    out: &mut [Lanes],
-) {
-    let panel_bytes = scaling.panel_bytes(width, tile.groups);
+/// As [`Strip`] states; `tile` is one of its tiles.
+unsafe fn integer_tile(width: Width, scaling: Scaling, strip: &Strip, tile: Tile) {
+    let groups = strip.columns / GROUP;
     // SAFETY: the panel has this many bytes.
-    let panel = unsafe { std::slice::from_raw_parts(panel, panel_bytes) };
-    let planes = 1 + usize::from(tile.fine);
+    let panel =
+        unsafe { std::slice::from_raw_parts(strip.panel, scaling.panel_bytes(width, groups)) };
+    let planes = 1 + usize::from(strip.fine);
+    let bytes = group_bytes(planes);
     let mut codes = [[0.0; PANEL_ROWS]; GROUP];
-    let mut accumulators = [[0.0; PANEL_ROWS]; TILE_ROWS];
-    for group in 0..tile.groups {
-        // SAFETY: the activations have as many blocks as the panel groups.
-        let blocks = unsafe {
-            let start = tile.activations.add(group * planes * BLOCK_BYTES);
-            std::slice::from_raw_parts(start.cast::<[u8; BLOCK_BYTES]>(), planes)
-        };
+    let mut accumulators = [[0.0; PANEL_ROWS]; TOKENS];
+    for group in 0..groups {
         let place = scaling.place(width, group);
         signed_codes(width, scaling.offset(), &panel[place.codes..], &mut codes);
         let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
-        for (token, accumulator) in accumulators.iter_mut().enumerate().take(out.len()) {
-            let scale = f32_at(&blocks[0], SCALES + token * 4);
-            let [first, second] = sums(&codes, blocks, token);
+        for (token, accumulator) in accumulators.iter_mut().enumerate().take(tile.tokens) {
+            // SAFETY: each row has as many groups as the panel.
+            let x = unsafe {
+                let row = tile.activations.add(token * strip.stride);
+                std::slice::from_raw_parts(row.add(group * bytes), bytes)
+            };
+            let (x, numbers) = x.split_at(planes * GROUP);
+            let scale = f32_at(numbers, SCALE);
+            let [first, second] = sums(&codes, x);
             for (row, acc) in accumulator.iter_mut().enumerate() {
                 let weight = scales[row].halves;
                 if scaling == Scaling::SuperHalves {
@@ -68,15 +63,26 @@ unsafe fn integer_panel(
                 }
             }
             if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
-                let scaled_sum = f32_at(&blocks[0], SCALED_SUMS + token * 4);
+                let scaled_sum = f32_at(numbers, SCALED_SUM);
                 for (acc, scale) in accumulator.iter_mut().zip(&scales) {
                     *acc = scale.bias.mul_add(scaled_sum, *acc);
                 }
             }
         }
     }
-    for (out, accumulator) in out.iter_mut().zip(accumulators) {
-        out.0 = accumulator;
+    for (token, accumulator) in accumulators.iter().enumerate().take(tile.tokens) {
+        // SAFETY: by the contract.
+        unsafe { put(strip, tile, token, accumulator) };
+    }
+}
+
+/// # Safety
+/// As [`Strip`] states; `token` is one of the tile's.
+unsafe fn put(strip: &Strip, tile: Tile, token: usize, values: &[f32; PANEL_ROWS]) {
+    // SAFETY: by the contract.
+    unsafe {
+        let target = tile.out.add(token * strip.out_stride);
+        target.copy_from_nonoverlapping(values.as_ptr(), PANEL_ROWS);
     }
 }
 
@@ -93,16 +99,11 @@ fn signed_codes(width: Width, offset: i32, tile: &[u8], codes: &mut [[f32; PANEL
     }
 }
 
-/// Integer dot products of sixteen rows with one token's one or two planes, by half group.
-fn sums(
-    codes: &[[f32; PANEL_ROWS]; GROUP],
-    blocks: &[[u8; BLOCK_BYTES]],
-    token: usize,
-) -> [[i32; PANEL_ROWS]; 2] {
+/// Integer dot products of sixteen rows with a group of one or two planes, by half group.
+fn sums(codes: &[[f32; PANEL_ROWS]; GROUP], planes: &[u8]) -> [[i32; PANEL_ROWS]; 2] {
     let mut total = [[0; PANEL_ROWS]; 2];
-    for block in blocks {
-        let planes = dots(codes, &block[token * GROUP..][..GROUP]);
-        for (total, plane) in total.iter_mut().zip(planes) {
+    for plane in planes.chunks_exact(GROUP) {
+        for (total, plane) in total.iter_mut().zip(dots(codes, plane)) {
             for (total, sum) in total.iter_mut().zip(plane) {
                 *total = *total * FINE_BASE + sum as i32;
             }
@@ -126,47 +127,46 @@ fn dots(codes: &[[f32; PANEL_ROWS]; GROUP], x: &[u8]) -> [[f32; PANEL_ROWS]; 2] 
     halves
 }
 
-fn f32_at(block: &[u8; BLOCK_BYTES], at: usize) -> f32 {
-    f32::from_ne_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+fn f32_at(bytes: &[u8], at: usize) -> f32 {
+    f32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The panels by the first `tokens` tokens of a float tile.
+/// Computes a float strip.
 ///
 /// # Safety
-/// As [`FloatTile`] states.
-pub(super) unsafe fn float(float: Float, tile: &FloatTile<'_>, tokens: usize, out: &mut Outputs) {
-    for (panel, out) in tile.panels.iter().zip(out) {
+/// As [`Strip`] states.
+pub(super) unsafe fn float(float: Float, strip: &Strip) {
+    for tile in strip.tiles(TOKENS, 1) {
         // SAFETY: by the contract.
-        unsafe { float_panel(float, *panel, tile, &mut out[..tokens]) };
+        unsafe { float_tile(float, strip, tile) };
     }
 }
 
 /// # Safety
-/// As [`FloatTile`] states; `panel` is one of the tile's.
-unsafe fn float_panel(float: Float, panel: *const u8, tile: &FloatTile<'_>, out: &mut [Lanes]) {
+/// As [`Strip`] states; `tile` is one of its tiles.
+unsafe fn float_tile(float: Float, strip: &Strip, tile: Tile) {
     let size = PANEL_ROWS * float.bytes();
-    let mut chains = [[[0.0_f32; PANEL_ROWS]; TILE_ROWS]; 2];
-    for column in 0..tile.columns {
-        // SAFETY: the panel has `columns` columns of sixteen values, the tile as many of six.
-        let (weights, x) = unsafe {
-            let weights = std::slice::from_raw_parts(panel.add(column * size), size);
-            (
-                weights,
-                &*tile
-                    .activations
-                    .add(column * TILE_ROWS)
-                    .cast::<[f32; TILE_ROWS]>(),
-            )
-        };
+    // SAFETY: the panel has `columns` columns of sixteen values.
+    let panel = unsafe { std::slice::from_raw_parts(strip.panel, strip.columns * size) };
+    let mut chains = [[[0.0_f32; PANEL_ROWS]; TOKENS]; 2];
+    for (column, weights) in panel.chunks_exact(size).enumerate() {
         let weights: [f32; PANEL_ROWS] = core::array::from_fn(|row| float.value(weights, row));
-        for (chain, x) in chains[column % 2].iter_mut().zip(x).take(out.len()) {
+        let chains = chains[column % 2].iter_mut().take(tile.tokens);
+        for (token, chain) in chains.enumerate() {
+            // SAFETY: each row has `columns` values, aligned.
+            let x = unsafe {
+                let row = tile.activations.add(token * strip.stride);
+                *row.cast::<f32>().add(column)
+            };
             for (acc, weight) in chain.iter_mut().zip(weights) {
-                *acc = weight.mul_add(*x, *acc);
+                *acc = weight.mul_add(x, *acc);
             }
         }
     }
     let [even, odd] = chains;
-    for ((out, even), odd) in out.iter_mut().zip(even).zip(odd) {
-        out.0 = core::array::from_fn(|row| even[row] + odd[row]);
+    for token in 0..tile.tokens {
+        let sums = core::array::from_fn(|row| even[token][row] + odd[token][row]);
+        // SAFETY: by the contract.
+        unsafe { put(strip, tile, token, &sums) };
     }
 }

@@ -1,20 +1,21 @@
-//! The product: panels by tiles of tokens, within a range of output rows.
+//! The product: panels by runs of tokens, within a range of output rows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::activations::Activations;
-use super::format::{Format, GROUP, PANEL_ROWS};
-use super::kernel::{self, FloatTile, IntegerTile, Lanes, Outputs, PANELS};
+use super::format::{Format, PANEL_ROWS};
+use super::kernel::{self, Strip};
 use super::packed::{PackedMatrix, Segment};
-use super::quantize::TILE_ROWS;
 use crate::Isa;
 
-/// Most tokens that pass all panels together.
-const RUN_TOKENS: usize = 16 * TILE_ROWS;
-/// Most bytes of activations that pass all panels together: they and two panels stay in the second-level
+/// Most bytes of activations that pass all panels together: they and some panels stay in the second-level
 /// cache.
-const RUN_BYTES: usize = 448 << 10;
+const RUN_BYTES: usize = 512 << 10;
+/// Panels between what a kernel reads and what it fetches.
+const PANELS_AHEAD: usize = 2;
+/// Tokens whose outputs of a cut panel are computed together, aside.
+const ASIDE_TOKENS: usize = 16;
 
 /// Where outputs go: `base[token * row_stride + output_row]`. Several threads may hold copies and write
 /// disjoint places.
@@ -103,30 +104,26 @@ pub unsafe fn matmul(
         "activations in {:?}",
         weights.form()
     );
-    let run_tokens = run_tokens(Activations::tile_bytes(weights.form(), weights.columns()));
+    let runs =
+        (tokens * Activations::row_bytes(weights.form(), weights.columns())).div_ceil(RUN_BYTES);
     for segment in weights.segments() {
         let start = output_rows.start.max(segment.rows.start);
         let end = output_rows.end.min(segment.rows.end);
         if start >= end {
             continue;
         }
-        for first in (0..tokens).step_by(run_tokens) {
-            let run = first..tokens.min(first + run_tokens);
+        for run in 0..runs {
+            let run = tokens * run / runs..tokens * (run + 1) / runs;
             // SAFETY: ranges checked above; the rest by this function's contract.
             unsafe { run_segment(isa, weights, segment, x, run, start..end, out) };
         }
     }
 }
 
-/// Tokens of a run, whole tiles.
-fn run_tokens(tile_bytes: usize) -> usize {
-    (RUN_BYTES / tile_bytes * TILE_ROWS).clamp(TILE_ROWS, RUN_TOKENS)
-}
-
 /// One run of tokens through the panels of `rows` of a segment.
 ///
 /// # Safety
-/// As [`matmul`], with ranges checked; `tokens` starts at a tile.
+/// As [`matmul`], with ranges checked.
 unsafe fn run_segment(
     isa: Isa,
     weights: &PackedMatrix,
@@ -138,109 +135,78 @@ unsafe fn run_segment(
 ) {
     let first_panel = (rows.start - segment.rows.start) / PANEL_ROWS;
     let end_panel = (rows.end - segment.rows.start).div_ceil(PANEL_ROWS);
-    let mut lanes = [[Lanes([0.0; PANEL_ROWS]); TILE_ROWS]; PANELS];
-    // Few tokens are bound by reading the weights, which is fastest in one stream; for many, two panels
-    // share the loads of activations.
-    let together = if tokens.len() < 2 * TILE_ROWS {
-        1
-    } else {
-        PANELS
-    };
-    for first in (first_panel..end_panel).step_by(together) {
-        let count = together.min(end_panel - first);
-        // SAFETY: panels of this segment; a second one only where there is one.
-        let panels = unsafe {
-            [
-                weights.panel(segment, first),
-                weights.panel(segment, first + count - 1),
-            ]
+    let form = weights.form();
+    // SAFETY: rows of the activations; the form is held.
+    let (activations, stride) = unsafe { x.rows_from(segment.format, tokens.start) };
+    for panel in first_panel..end_panel {
+        let start = segment.rows.start + panel * PANEL_ROWS;
+        let wanted = rows.start.max(start)..rows.end.min(start + PANEL_ROWS);
+        // SAFETY: a panel of this segment, and outputs inside the view.
+        let (panel, target) = unsafe {
+            (
+                weights.panel(segment, panel),
+                out.base.add(tokens.start * out.row_stride + wanted.start),
+            )
         };
-        for token in tokens.clone().step_by(TILE_ROWS) {
-            // The first tile of tokens fetches what comes two panels later while it computes.
-            let first_tile = token == tokens.start;
-            let ahead = if first_tile {
-                PANELS * segment.panel_bytes
+        let ahead = panel.wrapping_add(PANELS_AHEAD * segment.panel_bytes);
+        let strip = Strip {
+            panel,
+            columns: weights.columns(),
+            activations,
+            stride,
+            tokens: tokens.len(),
+            fine: form.fine,
+            out: target,
+            out_stride: out.row_stride,
+            ahead: (ahead, segment.panel_bytes),
+        };
+        // SAFETY: a strip of the matrix in this format, whose outputs are this caller's alone.
+        unsafe {
+            if wanted.len() == PANEL_ROWS {
+                run_strip(isa, segment.format, &strip);
             } else {
-                0
-            };
-            let tokens = token..tokens.end.min(token + TILE_ROWS);
-            let operands = Operands {
-                weights,
-                x,
-                panels: &panels[..count],
-                ahead,
-            };
-            // SAFETY: panels in this format; the run starts at a tile.
-            unsafe { run_tile(isa, segment.format, operands, tokens.clone(), &mut lanes) };
-            for (panel, lanes) in (first..first + count).zip(&lanes) {
-                let start = segment.rows.start + panel * PANEL_ROWS;
-                let wanted = rows.start.max(start)..rows.end.min(start + PANEL_ROWS);
-                for (token, lanes) in tokens.clone().zip(lanes) {
-                    // SAFETY: `token` and `wanted` are inside the view and this caller's alone.
-                    unsafe {
-                        let target = out.base.add(token * out.row_stride + wanted.start);
-                        if wanted.len() == PANEL_ROWS {
-                            // Of known length: a few moves, not a call.
-                            target.cast::<[f32; PANEL_ROWS]>().write_unaligned(lanes.0);
-                        } else {
-                            let values = &lanes.0[wanted.start - start..wanted.end - start];
-                            target.copy_from_nonoverlapping(values.as_ptr(), values.len());
-                        }
-                    }
-                }
+                let lanes = wanted.start - start..wanted.end - start;
+                run_cut_strip(isa, segment.format, &strip, lanes);
             }
         }
     }
 }
 
-/// What a tile reads.
-#[derive(Clone, Copy)]
-struct Operands<'a> {
-    weights: &'a PackedMatrix,
-    x: &'a Activations,
-    panels: &'a [*const u8],
-    ahead: usize,
-}
-
 /// # Safety
-/// `panels` are of the matrix, in this format; `tokens` are in one tile from its start on and hold
-/// activations of the matrix's columns; the instruction set is available.
-unsafe fn run_tile(
-    isa: Isa,
-    format: Format,
-    operands: Operands<'_>,
-    tokens: Range<usize>,
-    lanes: &mut Outputs,
-) {
-    let Operands {
-        weights,
-        x,
-        panels,
-        ahead,
-    } = operands;
-    let (columns, tile) = (weights.columns(), tokens.start / TILE_ROWS);
+/// As [`kernel::integer`].
+unsafe fn run_strip(isa: Isa, format: Format, strip: &Strip) {
     // SAFETY: by the contract.
     unsafe {
-        if let Format::Integer(..) = format {
-            let (groups, activations) = (columns / GROUP, x.integer_tile(tile));
-            let fine = weights.form().fine;
-            let operands = IntegerTile {
-                panels,
-                groups,
-                activations,
-                fine,
-                ahead,
+        match format {
+            Format::Integer(..) => kernel::integer(isa, format, strip),
+            Format::Float(_) => kernel::float(isa, format, strip),
+        }
+    }
+}
+
+/// As [`run_strip`], with only `lanes` of each token written, the first of them to `strip.out`.
+///
+/// # Safety
+/// As there, except that only these lanes may be written.
+unsafe fn run_cut_strip(isa: Isa, format: Format, strip: &Strip, lanes: Range<usize>) {
+    let mut aside = [[0.0_f32; PANEL_ROWS]; ASIDE_TOKENS];
+    for first in (0..strip.tokens).step_by(ASIDE_TOKENS) {
+        let tokens = ASIDE_TOKENS.min(strip.tokens - first);
+        // SAFETY: these tokens' rows, room for their outputs, and their lanes in the caller's view.
+        unsafe {
+            let part = Strip {
+                activations: strip.activations.add(first * strip.stride),
+                tokens,
+                out: aside.as_mut_ptr().cast(),
+                out_stride: PANEL_ROWS,
+                ..*strip
             };
-            kernel::integer(isa, format, &operands, tokens.len(), lanes);
-        } else {
-            let activations = x.float_tile(tile);
-            let operands = FloatTile {
-                panels,
-                columns,
-                activations,
-                ahead,
-            };
-            kernel::float(isa, format, &operands, tokens.len(), lanes);
+            run_strip(isa, format, &part);
+            for (token, values) in aside[..tokens].iter().enumerate() {
+                let target = strip.out.add((first + token) * strip.out_stride);
+                let values = &values[lanes.clone()];
+                target.copy_from_nonoverlapping(values.as_ptr(), values.len());
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ pub(super) trait Codes {
     const WIDTH: Width;
     /// Quads whose products fit a 16-bit sum: codes × 127 × 2 × this is below 32,768.
     const QUADS: usize;
-    /// Whether codes are given as signed numbers, the offset taken off.
+    /// Whether codes are too large for 16-bit sums: their offset is taken off first.
     const SIGNED: bool = false;
 
     /// Half lines `2 * PAIR` and `2 * PAIR + 1` of a group.
@@ -122,12 +122,7 @@ impl Codes for Eight {
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn pair<const PAIR: usize>(tile: *const u8) -> (__m256i, __m256i) {
-        let offset = _mm256_set1_epi8(i8::MIN);
         // SAFETY: by the contract.
-        let (even, odd) = unsafe { (line(tile, 2 * PAIR), line(tile, 2 * PAIR + 1)) };
-        (
-            _mm256_xor_si256(even, offset),
-            _mm256_xor_si256(odd, offset),
-        )
+        unsafe { (line(tile, 2 * PAIR), line(tile, 2 * PAIR + 1)) }
     }
 }

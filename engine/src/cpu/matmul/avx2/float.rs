@@ -1,71 +1,48 @@
-//! Float products: eight rows by up to three tokens in registers.
+//! Float products: eight rows by up to four tokens in registers.
 
 use std::arch::x86_64::*;
 
 use super::super::format::{Float, PANEL_ROWS};
-use super::super::kernel::{FloatTile, Lanes, Outputs};
-use super::super::quantize::TILE_ROWS;
+use super::super::kernel::{Strip, Tile};
 
 const F32: u8 = 0;
 const F16: u8 = 1;
 const BF16: u8 = 2;
 
-/// Most tokens of a kernel: two kernels to a tile.
-const TOKENS: usize = TILE_ROWS / 2;
+/// Most tokens of a tile: two chains each.
+const MOST: usize = 4;
 
-/// Runs one tile.
+/// Computes a strip.
 ///
 /// # Safety
-/// As [`FloatTile`] states, and AVX2 with FMA and F16C.
-pub(in super::super) unsafe fn float(
-    float: Float,
-    tile: &FloatTile<'_>,
-    tokens: usize,
-    out: &mut Outputs,
-) {
+/// As [`Strip`] states, and AVX2 with FMA and F16C.
+pub(in super::super) unsafe fn float(float: Float, strip: &Strip) {
     // SAFETY: by this function's contract.
     unsafe {
         match float {
-            Float::F32 => by_tokens::<F32>(tile, tokens, out),
-            Float::F16 => by_tokens::<F16>(tile, tokens, out),
-            Float::Bf16 => by_tokens::<BF16>(tile, tokens, out),
+            Float::F32 => by_tokens::<F32>(strip),
+            Float::F16 => by_tokens::<F16>(strip),
+            Float::Bf16 => by_tokens::<BF16>(strip),
         }
     }
 }
 
 /// # Safety
 /// As [`float`].
-unsafe fn by_tokens<const TYPE: u8>(tile: &FloatTile<'_>, tokens: usize, out: &mut Outputs) {
-    for (&panel, out) in tile.panels.iter().zip(out) {
-        for (index, out) in out[..tokens].chunks_mut(TOKENS).enumerate() {
-            for row in [0, PANEL_ROWS / 2] {
-                // SAFETY: by the contract.
-                unsafe {
-                    let x = tile.activations.add(index * TOKENS);
-                    let part = Part {
-                        panel,
-                        row,
-                        x,
-                        columns: tile.columns,
-                    };
-                    match out.len() {
-                        1 => rows_by_tokens::<TYPE, 1>(part, out),
-                        2 => rows_by_tokens::<TYPE, 2>(part, out),
-                        _ => rows_by_tokens::<TYPE, TOKENS>(part, out),
-                    }
+unsafe fn by_tokens<const TYPE: u8>(strip: &Strip) {
+    for tile in strip.tiles(MOST, 1) {
+        for row in [0, PANEL_ROWS / 2] {
+            // SAFETY: by the contract.
+            unsafe {
+                match tile.tokens {
+                    1 => rows_by_tokens::<TYPE, 1>(strip, tile, row),
+                    2 => rows_by_tokens::<TYPE, 2>(strip, tile, row),
+                    3 => rows_by_tokens::<TYPE, 3>(strip, tile, row),
+                    _ => rows_by_tokens::<TYPE, MOST>(strip, tile, row),
                 }
             }
         }
     }
-}
-
-/// What of a tile a kernel computes: eight rows of a panel from `row` on, by the tokens at `x`.
-#[derive(Clone, Copy)]
-struct Part {
-    panel: *const u8,
-    row: usize,
-    x: *const f32,
-    columns: usize,
 }
 
 /// One column of eight weights from `row` on.
@@ -91,48 +68,34 @@ unsafe fn load<const TYPE: u8>(weights: *const u8, column: usize, row: usize) ->
     }
 }
 
+/// Eight rows of the strip's panel from `row` on by the tile's tokens.
+///
 /// # Safety
-/// As [`FloatTile`] states for `TOKENS` tokens, and AVX2 with FMA and F16C.
+/// As [`Strip`] states, and AVX2 with FMA and F16C; `tile` is a tile of `TOKENS` tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows_by_tokens<const TYPE: u8, const TOKENS: usize>(part: Part, out: &mut [Lanes]) {
+unsafe fn rows_by_tokens<const TYPE: u8, const TOKENS: usize>(
+    strip: &Strip,
+    tile: Tile,
+    row: usize,
+) {
     let mut chains = [[_mm256_setzero_ps(); TOKENS]; 2];
-    let [even, odd] = &mut chains;
-    for column in (0..part.columns / 2 * 2).step_by(2) {
-        // SAFETY: both columns are below `columns`.
+    for column in 0..strip.columns {
+        // SAFETY: one of the columns; values are aligned, as rows and their strides are.
         unsafe {
-            add_column::<TYPE, TOKENS>(part, column, even);
-            add_column::<TYPE, TOKENS>(part, column + 1, odd);
+            let weights = load::<TYPE>(strip.panel, column, row);
+            let x = tile.activations.add(column * 4);
+            for (token, accumulator) in chains[column % 2].iter_mut().enumerate() {
+                let x = *x.add(token * strip.stride).cast::<f32>();
+                *accumulator = _mm256_fmadd_ps(weights, _mm256_set1_ps(x), *accumulator);
+            }
         }
     }
-    if part.columns % 2 == 1 {
-        // SAFETY: the last column.
-        unsafe { add_column::<TYPE, TOKENS>(part, part.columns - 1, even) };
-    }
-    for (lanes, (even, odd)) in out.iter_mut().zip(even.iter().zip(odd)) {
-        // SAFETY: eight of sixteen floats from `row` on.
+    let [even, odd] = chains;
+    for (token, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+        // SAFETY: eight of the token's sixteen outputs from `row` on.
         unsafe {
-            _mm256_storeu_ps(
-                lanes.0.as_mut_ptr().add(part.row),
-                _mm256_add_ps(*even, *odd),
-            );
-        };
-    }
-}
-
-/// # Safety
-/// As [`FloatTile`] states, AVX2 with FMA and F16C, and `column` is one of its columns.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_column<const TYPE: u8, const TOKENS: usize>(
-    part: Part,
-    column: usize,
-    chain: &mut [__m256; TOKENS],
-) {
-    // SAFETY: by the contract.
-    let weights = unsafe { load::<TYPE>(part.panel, column, part.row) };
-    for (token, accumulator) in chain.iter_mut().enumerate() {
-        // SAFETY: inside the tile.
-        let x = unsafe { *part.x.add(column * TILE_ROWS + token) };
-        *accumulator = _mm256_fmadd_ps(weights, _mm256_set1_ps(x), *accumulator);
+            let target = tile.out.add(token * strip.out_stride + row);
+            _mm256_storeu_ps(target, _mm256_add_ps(even, odd));
+        }
     }
 }

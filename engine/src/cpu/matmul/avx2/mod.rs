@@ -1,7 +1,6 @@
-//! Kernels for AVX2 with FMA and F16C.
+//! Kernels for AVX2 with FMA and F16C, and for AVX-VNNI beside them.
 //!
-//! A panel is two halves of eight output rows. Products of codes and activations go through 16-bit sums,
-//! which are widened before they can overflow. The order of every output is that of `portable`.
+//! A panel is two halves of eight output rows. The order of every output is that of `portable`.
 
 mod codes;
 mod float;

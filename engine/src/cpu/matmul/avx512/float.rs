@@ -1,52 +1,50 @@
-//! Float products: one panel by up to six tokens, or two by six, in registers.
+//! Float products: one panel by up to ten tokens in registers.
 
 use std::arch::x86_64::*;
 
-use super::super::format::{Float, LINE, PANEL_ROWS};
-use super::super::kernel::{FloatTile, Lanes, Outputs};
-use super::super::quantize::TILE_ROWS;
+use super::super::format::{Float, PANEL_ROWS};
+use super::super::kernel::{Strip, Tile};
+use super::fetch::Fetch;
 
 const F32: u8 = 0;
 const F16: u8 = 1;
 const BF16: u8 = 2;
 
-/// Runs one tile.
+/// Most tokens of a tile: two chains each.
+const MOST: usize = 10;
+
+/// Computes a strip.
 ///
 /// # Safety
-/// As [`FloatTile`] states, AVX-512, and `tokens` is 1 to [`TILE_ROWS`].
-pub(in super::super) unsafe fn float(
-    float: Float,
-    tile: &FloatTile<'_>,
-    tokens: usize,
-    out: &mut Outputs,
-) {
+/// As [`Strip`] states, and AVX-512.
+pub(in super::super) unsafe fn float(float: Float, strip: &Strip) {
     // SAFETY: by this function's contract.
     unsafe {
         match float {
-            Float::F32 => by_shape::<F32>(tile, tokens, out),
-            Float::F16 => by_shape::<F16>(tile, tokens, out),
-            Float::Bf16 => by_shape::<BF16>(tile, tokens, out),
+            Float::F32 => by_tokens::<F32>(strip),
+            Float::F16 => by_tokens::<F16>(strip),
+            Float::Bf16 => by_tokens::<BF16>(strip),
         }
     }
 }
 
 /// # Safety
 /// As [`float`].
-unsafe fn by_shape<const TYPE: u8>(tile: &FloatTile<'_>, tokens: usize, out: &mut Outputs) {
-    // SAFETY: by the contract.
-    unsafe {
-        if let (&[first, second], TILE_ROWS) = (tile.panels, tokens) {
-            return panels_by_tokens::<TYPE, 2, TILE_ROWS>([first, second], tile, out);
-        }
-        for (panel, out) in tile.panels.iter().zip(out.chunks_exact_mut(1)) {
-            let panel = [*panel];
-            match tokens {
-                1 => panels_by_tokens::<TYPE, 1, 1>(panel, tile, out),
-                2 => panels_by_tokens::<TYPE, 1, 2>(panel, tile, out),
-                3 => panels_by_tokens::<TYPE, 1, 3>(panel, tile, out),
-                4 => panels_by_tokens::<TYPE, 1, 4>(panel, tile, out),
-                5 => panels_by_tokens::<TYPE, 1, 5>(panel, tile, out),
-                _ => panels_by_tokens::<TYPE, 1, TILE_ROWS>(panel, tile, out),
+unsafe fn by_tokens<const TYPE: u8>(strip: &Strip) {
+    for tile in strip.tiles(MOST, strip.columns / 2) {
+        // SAFETY: by the contract.
+        unsafe {
+            match tile.tokens {
+                1 => panel_by_tokens::<TYPE, 1>(strip, tile),
+                2 => panel_by_tokens::<TYPE, 2>(strip, tile),
+                3 => panel_by_tokens::<TYPE, 3>(strip, tile),
+                4 => panel_by_tokens::<TYPE, 4>(strip, tile),
+                5 => panel_by_tokens::<TYPE, 5>(strip, tile),
+                6 => panel_by_tokens::<TYPE, 6>(strip, tile),
+                7 => panel_by_tokens::<TYPE, 7>(strip, tile),
+                8 => panel_by_tokens::<TYPE, 8>(strip, tile),
+                9 => panel_by_tokens::<TYPE, 9>(strip, tile),
+                _ => panel_by_tokens::<TYPE, MOST>(strip, tile),
             }
         }
     }
@@ -76,79 +74,59 @@ unsafe fn load<const TYPE: u8>(weights: *const u8, column: usize) -> __m512 {
 }
 
 /// # Safety
-/// As [`FloatTile`] states for these panels and `TOKENS` tokens, and AVX-512.
+/// As [`Strip`] states, and AVX-512; `tile` is a tile of `TOKENS` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn panels_by_tokens<const TYPE: u8, const PANELS: usize, const TOKENS: usize>(
-    panels: [*const u8; PANELS],
-    tile: &FloatTile<'_>,
-    out: &mut [[Lanes; TILE_ROWS]],
-) {
-    let mut even = [[_mm512_setzero_ps(); TOKENS]; PANELS];
-    let mut odd = [[_mm512_setzero_ps(); TOKENS]; PANELS];
-    for column in (0..tile.columns / 2 * 2).step_by(2) {
-        // SAFETY: both columns are below `columns`, the tile has six values of each.
+unsafe fn panel_by_tokens<const TYPE: u8, const TOKENS: usize>(strip: &Strip, tile: Tile) {
+    let (panel, stride) = (strip.panel, strip.stride);
+    let mut fetch = Fetch::new(tile.ahead);
+    let mut even = [_mm512_setzero_ps(); TOKENS];
+    let mut odd = [_mm512_setzero_ps(); TOKENS];
+    for column in (0..strip.columns / 2 * 2).step_by(2) {
+        fetch.step();
+        // SAFETY: both columns are below `columns`, which each row has.
         unsafe {
-            if tile.ahead != 0 {
-                fetch::<TYPE, PANELS>(panels, column, tile.ahead);
-            }
-            let x = tile.activations.add(column * TILE_ROWS);
-            add_column::<TYPE, PANELS, TOKENS>(panels, column, x, &mut even);
-            add_column::<TYPE, PANELS, TOKENS>(panels, column + 1, x.add(TILE_ROWS), &mut odd);
+            let x = tile.activations.add(column * 4);
+            add_column::<TYPE, TOKENS>(panel, column, x, stride, &mut even);
+            add_column::<TYPE, TOKENS>(panel, column + 1, x.add(4), stride, &mut odd);
         }
     }
-    if tile.columns % 2 == 1 {
-        let last = tile.columns - 1;
+    if strip.columns % 2 == 1 {
+        let last = strip.columns - 1;
         // SAFETY: the last column.
         unsafe {
-            let x = tile.activations.add(last * TILE_ROWS);
-            add_column::<TYPE, PANELS, TOKENS>(panels, last, x, &mut even);
+            let x = tile.activations.add(last * 4);
+            add_column::<TYPE, TOKENS>(panel, last, x, stride, &mut even);
         }
     }
-    for (out, (even, odd)) in out.iter_mut().zip(even.into_iter().zip(odd)) {
-        for (lanes, (even, odd)) in out.iter_mut().zip(even.into_iter().zip(odd)) {
-            // SAFETY: sixteen floats.
-            unsafe { _mm512_storeu_ps(lanes.0.as_mut_ptr(), _mm512_add_ps(even, odd)) };
-        }
-    }
-}
-
-/// Asks for two columns of the panels `ahead` bytes on.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn fetch<const TYPE: u8, const PANELS: usize>(
-    panels: [*const u8; PANELS],
-    column: usize,
-    ahead: usize,
-) {
-    let size = if TYPE == F32 { 4 } else { 2 };
-    for panel in panels {
-        for line in (0..2 * PANEL_ROWS * size).step_by(LINE) {
-            let at = panel.wrapping_add(column * PANEL_ROWS * size + ahead + line);
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
-        }
+    for (token, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+        // SAFETY: sixteen outputs of each token, by the contract.
+        unsafe {
+            let target = tile.out.add(token * strip.out_stride);
+            _mm512_storeu_ps(target, _mm512_add_ps(even, odd));
+        };
     }
 }
 
 /// # Safety
-/// AVX-512; the panels have more than `column` columns, `x` has `TOKENS` values.
+/// AVX-512; the panel has more than `column` columns, of which `x` is the first token's value.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn add_column<const TYPE: u8, const PANELS: usize, const TOKENS: usize>(
-    panels: [*const u8; PANELS],
+unsafe fn add_column<const TYPE: u8, const TOKENS: usize>(
+    panel: *const u8,
     column: usize,
-    x: *const f32,
-    chains: &mut [[__m512; TOKENS]; PANELS],
+    x: *const u8,
+    stride: usize,
+    chain: &mut [__m512; TOKENS],
 ) {
-    let mut weights = [_mm512_setzero_ps(); PANELS];
-    for (weights, panel) in weights.iter_mut().zip(panels) {
-        // SAFETY: by the contract.
-        *weights = unsafe { load::<TYPE>(panel, column) };
-    }
-    for token in 0..TOKENS {
-        // SAFETY: by the contract.
-        let x = _mm512_set1_ps(unsafe { *x.add(token) });
-        for (chains, weights) in chains.iter_mut().zip(weights) {
-            chains[token] = _mm512_fmadd_ps(weights, x, chains[token]);
-        }
+    // SAFETY: by the contract.
+    let weights = unsafe { load::<TYPE>(panel, column) };
+    for (token, accumulator) in chain.iter_mut().enumerate() {
+        // Every third row has a pointer of its own, from which two more are reached by index.
+        // SAFETY: by the contract; values are aligned, as rows and their strides are.
+        let value = unsafe {
+            let third = x.add(token / 3 * (3 * stride));
+            *third.add(token % 3 * stride).cast::<f32>()
+        };
+        *accumulator = _mm512_fmadd_ps(weights, _mm512_set1_ps(value), *accumulator);
     }
 }

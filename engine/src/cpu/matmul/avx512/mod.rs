@@ -5,6 +5,7 @@
 //! of `portable`.
 
 mod codes;
+mod fetch;
 mod float;
 mod integer;
 mod quantize;
