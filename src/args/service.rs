@@ -185,6 +185,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "BATON_KV_DTYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kv_dtype: Option<KvDtypeArg>,
+    /// Instruction set of the kernels; all give the same bits [default: the fastest here].
+    #[arg(long, env = "BATON_ISA", value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) isa: Option<String>,
     /// Longest time that running requests get to end after SIGTERM, milliseconds [default: 30000].
     #[arg(long, env = "BATON_DRAIN_LIMIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]

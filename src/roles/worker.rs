@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_decode_worker::DecodeWorker;
+use baton_engine::Isa;
 use baton_kv_cache::KvDtype;
 use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
@@ -117,6 +118,7 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
         KvDtypeArg::F16 => KvDtype::F16,
         KvDtypeArg::F32 => KvDtype::F32,
     };
+    options.isa = args.isa.as_deref().map(instruction_set).transpose()?;
     options.threads = args.threads.unwrap_or_else(default_threads);
     options.cpus = args
         .cpus
@@ -165,6 +167,21 @@ fn host_of(advertise: &str) -> Result<&str, Failure> {
         )));
     }
     Ok(host)
+}
+
+/// An instruction set by name, if this machine has it.
+fn instruction_set(name: &str) -> Result<Isa, Failure> {
+    let here = Isa::available();
+    here.iter()
+        .copied()
+        .find(|isa| isa.name() == name)
+        .ok_or_else(|| {
+            let names: Vec<_> = here.iter().map(|isa| isa.name()).collect();
+            Failure::usage(format!(
+                "--isa is {name:?}, this machine has: {}",
+                names.join(", ")
+            ))
+        })
 }
 
 fn default_id(role: &str) -> String {

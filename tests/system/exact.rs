@@ -2,6 +2,7 @@
 //!
 //! The same 50 random requests run through services that differ in everything that must not matter.
 
+use baton_engine::Isa;
 use baton_model_file::fixtures::Random;
 use baton_proto::v1::{FinishReason, GenerateRequest};
 
@@ -9,7 +10,7 @@ use crate::answer::{Answer, Essence};
 use crate::client::Client;
 use crate::models::{default_model, tiny_model, with};
 use crate::random_requests::{self, REAL, Shape, TINY, requests, salted};
-use crate::service::Setup;
+use crate::service::{Roles, Setup};
 
 /// One after the other.
 async fn alone(client: &Client, requests: &[GenerateRequest]) -> Vec<Answer> {
@@ -263,4 +264,22 @@ async fn the_real_model_gives_the_same_tokens_however_it_is_run() {
     let growing = (&requests[growing.clone()], &reference[growing]);
     crowd_until_preempted(&service, growing.0, growing.1, 1).await;
     service.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_different_instruction_sets_give_the_same_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
+    let requests = requests(20_261_130, 20, TINY);
+    let reference = reference(&Setup::new(&model).flag("--pages", 1024), &requests).await;
+    for pair in Isa::available().windows(2) {
+        let roles = Roles::new(&model);
+        let router = roles.router(&[]);
+        let flags = |isa: &Isa| ["--pages", "1024", "--isa", isa.name()];
+        let _decode = roles.worker("decode", &router, &flags(&pair[0]));
+        let _prefill = roles.worker("prefill", &router, &flags(&pair[1]));
+        let client = Client::connect(router.address()).await;
+        let answers = crowded(&client, &salted(&requests), 5).await;
+        assert_same(&format!("{pair:?}"), &reference, &answers);
+    }
 }
