@@ -28,8 +28,9 @@ use crate::{
 /// thread that lost its processor for a moment leaves the rest to the others.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Outputs of a product that a task should have at least: kernels read ahead along them.
-const MIN_TASK_ROWS: usize = 128;
+/// Most bytes of weights that a thread takes at once: with many tokens, they stay in the second-level
+/// cache while all tokens pass.
+const BITE_BYTES: usize = 144 << 10;
 
 /// One step's view of the engine.
 pub(super) struct CpuOperations<'a> {
@@ -372,21 +373,17 @@ fn multiply_into(
     if tokens == 0 {
         return;
     }
-    let tiles = weights.rows().div_ceil(ROW_TILE);
-    let tasks = product_tasks(threads.count(), weights.rows());
-    let boundary = |task: usize| weights.rows().min(tiles * task / tasks * ROW_TILE);
-    threads.run(tasks, |_, task| {
-        let outputs = boundary(task)..boundary(task + 1);
-        // SAFETY: each task has its own outputs; the activations are not written now, and were
+    let (count, rows) = (threads.count(), weights.rows());
+    let part = |thread| {
+        let share = weights.share(thread, count);
+        share.start.div_ceil(ROW_TILE)..share.end.div_ceil(ROW_TILE)
+    };
+    let tiles = rows.div_ceil(ROW_TILE);
+    let most = BITE_BYTES * tiles / weights.bytes();
+    threads.run_parts(tiles, most.max(1), part, |_, tiles| {
+        let outputs = tiles.start * ROW_TILE..rows.min(tiles.end * ROW_TILE);
+        // SAFETY: each bite has its own outputs; the activations are not written now, and were
         // quantised for these weights by the operation before.
         unsafe { matmul(isa, weights, activations, tokens, outputs, out) };
     });
-}
-
-/// Tasks of a product of so many outputs: the same number for each thread, none too small.
-fn product_tasks(threads: usize, rows: usize) -> usize {
-    if threads == 1 {
-        return 1;
-    }
-    threads * (rows / (threads * MIN_TASK_ROWS)).clamp(1, TASKS_PER_THREAD)
 }

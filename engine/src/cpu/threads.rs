@@ -1,22 +1,33 @@
-//! The engine's own compute threads: run numbered tasks on all of them, then go on.
+//! The engine's own compute threads: run numbered items on all of them, then go on.
 //!
-//! Tasks are claimed one by one from a shared counter, so a thread that the system has descheduled
-//! holds up no task that it has not begun. Waiting threads spin briefly, then sleep. Nothing here
-//! knows what the tasks compute.
+//! Each thread has a part of the items and takes bites from its front, so that it reads what belongs to
+//! them in one stream; a thread that has finished takes bites from the ends of the others' parts, so that
+//! one that the system has descheduled holds up no more than the bite that it has begun. Waiting threads
+//! fetch what the next run reads first, spin briefly, then sleep. Nothing here knows what the items are.
 #![allow(unsafe_code)] // A borrowed closure is lent to the threads for the length of one call.
 
+mod part;
+mod per_thread;
+mod pin;
+#[cfg(test)]
+mod tests;
+
 use std::{
-    cell::UnsafeCell,
+    ops::Range,
     ptr,
     sync::{
         Arc, Condvar, Mutex,
         atomic::{
-            AtomicBool, AtomicPtr, AtomicU32, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+            AtomicBool, AtomicPtr, AtomicU32, AtomicUsize,
+            Ordering::{Acquire, Relaxed, SeqCst},
         },
     },
     thread::{self, JoinHandle, ThreadId},
 };
+
+use part::Part;
+pub(crate) use per_thread::PerThread;
+use pin::pin;
 
 use crate::EngineError;
 
@@ -24,8 +35,8 @@ use crate::EngineError;
 /// between two operations of a step and far shorter than a scheduling quantum.
 const SPIN_ROUNDS: u32 = 2_000;
 
-/// Most tasks of one `run`; the claim counter has 32 bits.
-const MAX_TASKS: usize = 1 << 30;
+/// Most items of one run; parts have 32-bit ends.
+const MAX_ITEMS: usize = 1 << 30;
 
 /// A team of `threads` threads, the calling one included.
 pub(crate) struct Threads {
@@ -36,19 +47,23 @@ pub(crate) struct Threads {
     pinned: Option<ThreadId>,
 }
 
-type Call = unsafe fn(*const (), usize, usize);
+type Call = unsafe fn(*const (), usize, Range<usize>);
 
-/// What the threads share. `claim` packs the number of the current run (high half) and how many of
-/// its tasks nobody has claimed (low half), so that one comparison decides whether a thread, however
-/// late it comes, takes a task of the run it knows.
+/// What the threads share. Whoever has taken a bite knows that its run cannot end before the bite has,
+/// and so may read what the run has published, however late it came.
 struct Shared {
-    claim: AtomicU64,
-    tasks: AtomicU32,
+    /// Number of the current run; workers wait for it to change.
+    run: AtomicU32,
+    /// Of each thread: the items of its part that nobody has taken.
+    parts: Box<[Part]>,
+    /// Most items of a bite.
+    most: AtomicUsize,
+    items: AtomicU32,
     data: AtomicPtr<()>,
     call: AtomicPtr<()>,
-    /// Tasks of the current run that have ended.
+    /// Items of the current run that have ended.
     ended: AtomicU32,
-    /// Some task of the current run panicked.
+    /// Some item of the current run panicked.
     panicked: AtomicBool,
     stop: AtomicBool,
     /// Workers that sleep, or are about to.
@@ -67,8 +82,10 @@ impl Threads {
     /// The system refuses a thread, or a CPU that it should be pinned to.
     pub(crate) fn new(threads: usize, cpus: &[usize]) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared {
-            claim: AtomicU64::new(0),
-            tasks: AtomicU32::new(0),
+            run: AtomicU32::new(0),
+            parts: (0..threads).map(|_| Part::default()).collect(),
+            most: AtomicUsize::new(1),
+            items: AtomicU32::new(0),
             data: AtomicPtr::new(ptr::null_mut()),
             call: AtomicPtr::new(ptr::null_mut()),
             ended: AtomicU32::new(0),
@@ -137,22 +154,43 @@ impl Threads {
         Ok(())
     }
 
-    /// Runs `body(thread, task)` for every task in `0..tasks`, each exactly once, on any thread and
-    /// in any order; returns when all have ended. `thread` is below [`Self::count`] and never used
-    /// by two tasks at the same time.
+    /// Runs `body(thread, task)` for every task in `0..tasks`, each exactly once, on any thread,
+    /// begun in ascending order; returns when all have ended. `thread` is below [`Self::count`] and
+    /// never used by two tasks at the same time.
     ///
     /// # Panics
     /// If a task panics.
     pub(crate) fn run<F: Fn(usize, usize) + Sync>(&mut self, tasks: usize, body: F) {
-        assert!(tasks <= MAX_TASKS, "{tasks} tasks exceed {MAX_TASKS}");
-        if self.workers.is_empty() || tasks <= 1 {
-            (0..tasks).for_each(|task| body(0, task));
+        let first_has_all = |thread| if thread == 0 { 0..tasks } else { 0..0 };
+        self.run_parts(tasks, 1, first_has_all, |thread, range| {
+            range.for_each(|task| body(thread, task));
+        });
+    }
+
+    /// Runs `body(thread, bite)` for ranges that together are `0..items`, each item exactly once;
+    /// returns when all have ended. `part(thread)` is the range that a thread begins with; all together
+    /// are `0..items`. A bite is half of what is left of a part, at most `most` items.
+    ///
+    /// # Panics
+    /// If a bite panics, or if there are too many items.
+    pub(crate) fn run_parts<F: Fn(usize, Range<usize>) + Sync>(
+        &mut self,
+        items: usize,
+        most: usize,
+        part: impl Fn(usize) -> Range<usize>,
+        body: F,
+    ) {
+        assert!(items <= MAX_ITEMS, "{items} items exceed {MAX_ITEMS}");
+        if self.workers.is_empty() || items <= 1 {
+            if items > 0 {
+                body(0, 0..items);
+            }
             return;
         }
         let shared = &*self.shared;
-        let run = shared.publish(tasks as u32, &body);
-        shared.work_on(run, 0);
-        shared.wait_until_ended(tasks as u32);
+        shared.publish(items as u32, most, part, &body);
+        shared.work(0);
+        shared.wait_until_ended(items as u32);
         assert!(
             !shared.panicked.swap(false, Relaxed),
             "a compute task panicked"
@@ -166,83 +204,93 @@ impl Drop for Threads {
         drop(self.shared.lock.lock());
         self.shared.work.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker's panic was already reported by `run`.
+            // A worker's panic was already reported by `run_parts`.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Makes `body` the current run and returns its number.
-    fn publish<F: Fn(usize, usize) + Sync>(&self, tasks: u32, body: &F) -> u32 {
-        unsafe fn call<F: Fn(usize, usize) + Sync>(data: *const (), thread: usize, task: usize) {
-            // SAFETY: `data` is the `body` of the run whose task was claimed.
+    /// Makes `body` over `items` items the current run.
+    fn publish<F: Fn(usize, Range<usize>) + Sync>(
+        &self,
+        items: u32,
+        most: usize,
+        part: impl Fn(usize) -> Range<usize>,
+        body: &F,
+    ) {
+        unsafe fn call<F: Fn(usize, Range<usize>) + Sync>(
+            data: *const (),
+            thread: usize,
+            bite: Range<usize>,
+        ) {
+            // SAFETY: `data` is the `body` of the run that the bite was taken from.
             let body = unsafe { &*data.cast::<F>() };
-            body(thread, task);
+            body(thread, bite);
         }
-        let run = ((self.claim.load(Relaxed) >> 32) as u32).wrapping_add(1);
-        // Every task of the previous run has ended and none is left to claim, so nobody reads or
-        // writes these four.
+        // Every item of the previous run has ended and none is left to take, so nobody reads or
+        // writes these but a late thread that still looks for a bite; it may see either `most`.
         self.ended.store(0, Relaxed);
-        self.tasks.store(tasks, Relaxed);
+        self.items.store(items, Relaxed);
         self.data
             .store(ptr::from_ref(body).cast_mut().cast(), Relaxed);
         self.call.store(call::<F> as Call as *mut (), Relaxed);
-        self.claim
-            .store(u64::from(run) << 32 | u64::from(tasks), SeqCst);
+        self.most.store(most, Relaxed);
+        for (thread, own) in self.parts.iter().enumerate() {
+            own.fill(part(thread));
+        }
+        self.run.fetch_add(1, SeqCst);
         if self.sleeping.load(SeqCst) > 0 {
             drop(self.lock.lock());
             self.work.notify_all();
         }
-        run
     }
 
-    /// Claims and runs tasks of `run` until none is left or another run has begun.
-    fn work_on(&self, run: u32, thread: usize) {
-        let mut claim = self.claim.load(Acquire);
-        while (claim >> 32) as u32 == run && claim as u32 > 0 {
-            let claimed = self
-                .claim
-                .compare_exchange_weak(claim, claim - 1, AcqRel, Acquire);
-            if let Err(now) = claimed {
-                claim = now;
-                continue;
+    /// Takes and runs bites of the current run, of the thread's own part first, until none is left.
+    fn work(&self, thread: usize) {
+        let most = self.most.load(Relaxed);
+        let threads = self.parts.len();
+        for other in 0..threads {
+            let own = other == 0;
+            // Single items are tasks of unequal length, which begin in their order.
+            let from_front = own || most == 1;
+            let part = &self.parts[(thread + other) % threads];
+            while let Some(bite) = part.take(most, from_front) {
+                self.run_bite(thread, bite);
             }
-            // The caller waits for this task before it publishes anything else.
-            let tasks = self.tasks.load(Relaxed);
-            self.run_task(thread, (tasks - claim as u32) as usize);
-            let last = self.ended.fetch_add(1, SeqCst) + 1 == tasks;
-            if last && self.caller_sleeps.load(SeqCst) {
-                drop(self.lock.lock());
-                self.done.notify_one();
-            }
-            claim = self.claim.load(Acquire);
         }
     }
 
-    /// Runs a task that this thread has claimed.
-    fn run_task(&self, thread: usize, task: usize) {
+    /// Runs a bite that this thread has taken.
+    fn run_bite(&self, thread: usize, bite: Range<usize>) {
+        // The caller waits for this bite before it publishes anything else.
+        let (items, taken) = (self.items.load(Relaxed), bite.len() as u32);
         let (data, call) = (self.data.load(Relaxed), self.call.load(Relaxed));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // SAFETY: `publish` set both before the claim could succeed and for a body that
-            // outlives this task, as `run` waits for `ended`.
+            // SAFETY: `publish` set both before the bite could be taken and for a body that outlives
+            // it, as `run_parts` waits for `ended`.
             unsafe {
                 let call: Call = std::mem::transmute::<*mut (), Call>(call);
-                call(data, thread, task);
+                call(data, thread, bite);
             }
         }));
         if outcome.is_err() {
             self.panicked.store(true, Relaxed);
         }
+        let last = self.ended.fetch_add(taken, SeqCst) + taken == items;
+        if last && self.caller_sleeps.load(SeqCst) {
+            drop(self.lock.lock());
+            self.done.notify_one();
+        }
     }
 
-    fn wait_until_ended(&self, tasks: u32) {
-        if spin(|| self.ended.load(Acquire) == tasks) {
+    fn wait_until_ended(&self, items: u32) {
+        if spin(|| self.ended.load(Acquire) == items) {
             return;
         }
         let mut guard = self.lock.lock().expect("no holder panics");
         self.caller_sleeps.store(true, SeqCst);
-        while self.ended.load(SeqCst) != tasks {
+        while self.ended.load(SeqCst) != items {
             guard = self.done.wait(guard).expect("no holder panics");
         }
         self.caller_sleeps.store(false, SeqCst);
@@ -250,13 +298,12 @@ impl Shared {
 
     /// A worker's life: wait for a run it has not seen, work on it, repeat.
     fn serve(&self, thread: usize) {
-        let mut seen = 0_u32;
+        let mut seen = 0;
         loop {
-            let changed = || (self.claim.load(Acquire) >> 32) as u32 != seen;
-            if !spin(|| changed() || self.stop.load(Relaxed)) {
+            if !spin(|| self.run.load(Acquire) != seen || self.stop.load(Relaxed)) {
                 let mut guard = self.lock.lock().expect("no holder panics");
                 self.sleeping.fetch_add(1, SeqCst);
-                while (self.claim.load(SeqCst) >> 32) as u32 == seen && !self.stop.load(SeqCst) {
+                while self.run.load(SeqCst) == seen && !self.stop.load(SeqCst) {
                     guard = self.work.wait(guard).expect("no holder panics");
                 }
                 self.sleeping.fetch_sub(1, SeqCst);
@@ -264,33 +311,9 @@ impl Shared {
             if self.stop.load(SeqCst) {
                 return;
             }
-            seen = (self.claim.load(Acquire) >> 32) as u32;
-            self.work_on(seen, thread);
+            seen = self.run.load(Acquire);
+            self.work(thread);
         }
-    }
-}
-
-/// One value for each thread of a team.
-pub(crate) struct PerThread<T>(Vec<UnsafeCell<T>>);
-
-// SAFETY: `get`'s callers use only their own thread's value, so values move between threads at most.
-unsafe impl<T: Send> Sync for PerThread<T> {}
-
-impl<T> PerThread<T> {
-    /// `threads` values.
-    pub(crate) fn new(threads: usize, make: impl Fn() -> T) -> Self {
-        Self((0..threads).map(|_| UnsafeCell::new(make())).collect())
-    }
-
-    /// The value of `thread`.
-    ///
-    /// # Safety
-    /// `thread` is the number that [`Threads::run`] gave the running task, and the value is not
-    /// borrowed twice by it.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn get(&self, thread: usize) -> &mut T {
-        // SAFETY: no other task runs with this number meanwhile.
-        unsafe { &mut *self.0[thread].get() }
     }
 }
 
@@ -304,25 +327,3 @@ fn spin(ready: impl Fn() -> bool) -> bool {
     }
     false
 }
-
-#[cfg(target_os = "linux")]
-fn pin(cpu: usize) -> Result<(), EngineError> {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let refused = |source| EngineError::System {
-        what: format!("pinning a thread to CPU {cpu}"),
-        source,
-    };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(refused(std::io::ErrorKind::InvalidInput.into()));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| refused(error.into()))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin(_cpu: usize) -> Result<(), EngineError> {
-    Ok(())
-}
-#[cfg(test)]
-mod tests;

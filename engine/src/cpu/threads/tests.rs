@@ -2,6 +2,8 @@
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
+use baton_model_file::fixtures::Random;
+
 use super::*;
 
 #[test]
@@ -21,10 +23,66 @@ fn every_task_runs_once_and_threads_have_their_own_values() {
                 ran.iter().all(|count| count.load(Relaxed) == 1),
                 "round {round}"
             );
-            let total: u32 = own.0.into_iter().map(UnsafeCell::into_inner).sum();
+            // SAFETY: no task runs.
+            let total: u32 = (0..threads).map(|thread| unsafe { *own.get(thread) }).sum();
             assert_eq!(total as usize, tasks);
         }
     }
+}
+
+#[test]
+fn every_item_of_every_part_runs_once() {
+    let seed = 17;
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    for threads in 1..=4 {
+        let mut team = Threads::new(threads, &[]).expect("threads");
+        for round in 0..5_000 {
+            let items = random.below(60);
+            let most = [1, 2, 5, usize::MAX][random.below(4)];
+            let mut edges: Vec<usize> = (1..threads).map(|_| random.below(items + 1)).collect();
+            edges.extend([0, items]);
+            edges.sort_unstable();
+            let ran: Vec<AtomicU32> = (0..items).map(|_| AtomicU32::new(0)).collect();
+            let part = |thread: usize| edges[thread]..edges[thread + 1];
+            team.run_parts(items, most, part, |_, bite| {
+                assert!(!bite.is_empty());
+                for item in bite {
+                    ran[item].fetch_add(1, Relaxed);
+                }
+            });
+            assert!(
+                ran.iter().all(|count| count.load(Relaxed) == 1),
+                "round {round}: {items} items, bites of {most}, {threads} threads"
+            );
+        }
+    }
+}
+
+#[test]
+fn bites_halve_what_is_left_from_either_end() {
+    let part = Part::default();
+    part.fill(10..30);
+    let bites = [
+        (usize::MAX, true),
+        (4, true),
+        (usize::MAX, false),
+        (1, false),
+        (0, true),
+    ];
+    let taken = bites.map(|(most, from_front)| part.take(most, from_front));
+    assert_eq!(
+        taken,
+        [
+            Some(10..20),
+            Some(20..24),
+            Some(27..30),
+            Some(26..27),
+            Some(24..25)
+        ]
+    );
+    assert_eq!(part.take(9, true), Some(25..26));
+    assert_eq!(part.take(9, true), None);
 }
 
 #[test]

@@ -1,0 +1,27 @@
+//! Working memory of each thread of a team. It must not know what it is for.
+
+use std::cell::UnsafeCell;
+
+/// One value for each thread of a team.
+pub(crate) struct PerThread<T>(Vec<UnsafeCell<T>>);
+
+// SAFETY: `get`'s callers use only their own thread's value, so values move between threads at most.
+unsafe impl<T: Send> Sync for PerThread<T> {}
+
+impl<T> PerThread<T> {
+    /// `threads` values.
+    pub(crate) fn new(threads: usize, make: impl Fn() -> T) -> Self {
+        Self((0..threads).map(|_| UnsafeCell::new(make())).collect())
+    }
+
+    /// The value of `thread`.
+    ///
+    /// # Safety
+    /// `thread` is the number that [`super::Threads::run`] gave the running task, and the value is not
+    /// borrowed twice by it.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn get(&self, thread: usize) -> &mut T {
+        // SAFETY: no other task runs with this number meanwhile.
+        unsafe { &mut *self.0[thread].get() }
+    }
+}
