@@ -22,12 +22,12 @@ const REGION_ALIGNMENT: usize = 64;
 
 /// A model with its KV region, ready to step.
 pub struct CpuEngine {
-    model: Arc<CpuModel>,
+    pub(super) model: Arc<CpuModel>,
     pub(super) pages: Pages,
-    isa: Isa,
-    threads: Threads,
+    pub(super) isa: Isa,
+    pub(super) threads: Threads,
     pub(super) buffers: Buffers,
-    plan: Plan,
+    pub(super) plan: Plan,
 }
 
 impl CpuEngine {

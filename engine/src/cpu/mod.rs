@@ -13,6 +13,7 @@
 
 mod attention;
 mod buffers;
+pub mod ceilings;
 mod elementwise;
 mod engine;
 mod lanes;
