@@ -57,9 +57,9 @@ impl Arithmetic {
     fn kernel(self) -> Kernel {
         match Isa::detect() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::kernel(self),
+            Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernel(self),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::kernel(self),
+            Isa::Avx2 | Isa::Avx2Vnni => avx2::kernel(self),
             _ => portable::kernel(self),
         }
     }

@@ -103,9 +103,9 @@ fn read(data: &[u8]) -> u64 {
     match Isa::detect() {
         // SAFETY: detected; in both arms.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::read(data) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::read(data) },
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::read(data) },
+        Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2::read(data) },
         _ => portable::read(data),
     }
 }
