@@ -213,6 +213,15 @@ fn hostile_arguments_of_clients_are_refused_before_anybody_is_asked() {
         (&["--prompt-tokens", "9-3"], &["--prompt-tokens", "9-3"]),
         (&["--prompt-tokens", "lots"], &["--prompt-tokens", "lots"]),
         (&["--steady", "0"], &["--steady", "0"]),
+        (
+            &["--steady", "1", "--rounds", "2"],
+            &["--rounds", "--inject"],
+        ),
+        (
+            &["--steady", "1", "--inject", "1", "--rounds", "0"],
+            &["--rounds", "1 to 100"],
+        ),
+        (&["--plot", "/none/x.svg"], &["/none/x.svg"]),
     ];
     for (flags, parts) in cases {
         let bench = ["bench", "serve", "--connect", "127.0.0.1:1"];

@@ -95,6 +95,7 @@ fn figures_have_the_documented_names() {
 fn a_part_alone_is_told_as_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = tiny_model(folder.path()).display().to_string();
+    let plot = folder.path().join("plot.svg").display().to_string();
     let ended = baton(&[
         "bench",
         "engine",
@@ -106,8 +107,21 @@ fn a_part_alone_is_told_as_text() {
         "1",
         "--only",
         "prefill",
+        "--plot",
+        &plot,
     ]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    let drawn = std::fs::read_to_string(&plot).expect("it was drawn");
+    for part in [
+        "<svg ",
+        ">Prefill<",
+        ">2,048<",
+        "tiny.gguf, 1 thread,",
+        "</svg>",
+    ] {
+        assert!(drawn.contains(part), "no {part:?} in {drawn}");
+    }
+    assert!(!drawn.contains("Decode"), "{drawn}");
     for part in [
         "tiny.gguf",
         "1 threads",
@@ -142,6 +156,9 @@ fn wrong_arguments_are_refused_by_value_and_limit() {
         let arguments = [&bench[..], &["--model", &model], &flags].concat();
         assert_refused(&arguments, 2, &parts);
     }
+    let nowhere = folder.path().join("none/plot.svg").display().to_string();
+    let arguments = [&bench[..], &["--model", &model, "--plot", &nowhere]].concat();
+    assert_refused(&arguments, 2, &["none/plot.svg"]);
     let missing = folder.path().join("none.gguf").display().to_string();
     assert_refused(
         &[&bench[..], &["--model", &missing]].concat(),

@@ -243,3 +243,88 @@ async fn bench_serve_reports_every_gap() {
     );
     service.assert_idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bench_serve_compares_rounds_and_draws_every_gap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Setup::new(&tiny_model(folder.path())).start().await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (gaps, plot) = (file("gaps.csv"), file("gaps.svg"));
+    let ended = baton(&[
+        "bench",
+        "serve",
+        "--connect",
+        &service.address,
+        "--format",
+        "json",
+        "--steady",
+        "2",
+        "--inject",
+        "5",
+        "--rounds",
+        "2",
+        "--duration",
+        "0.8",
+        "--seed",
+        "7",
+        "--inject-prompt-tokens",
+        "100-200",
+        "--gaps",
+        &gaps,
+        "--plot",
+        &plot,
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let halves: Vec<_> = report["runs"]
+        .as_array()
+        .expect("runs")
+        .iter()
+        .map(|run| (run["round"].as_u64(), run["disturbed"].as_bool()))
+        .collect();
+    let half = |round, disturbed| (Some(round), Some(disturbed));
+    assert_eq!(
+        halves,
+        [half(1, false), half(1, true), half(2, false), half(2, true)]
+    );
+    let summary = &report["summary"];
+    for kind in ["alone", "disturbed"] {
+        assert!(
+            summary["steady_tok_s"][kind].as_f64() > Some(0.0),
+            "{summary}"
+        );
+        assert!(
+            summary["itl_ms"][kind]["max"].as_f64() > Some(0.0),
+            "{summary}"
+        );
+    }
+    assert!(
+        summary["injected_ttft_ms"]["count"].as_u64() >= Some(4),
+        "{summary}"
+    );
+
+    let gaps = std::fs::read_to_string(gaps).expect("written");
+    let steady = |disturbed: bool| {
+        let ends = |line: &&str| {
+            let fields: Vec<&str> = line.split(',').collect();
+            fields[3] == "true" && fields[5] == disturbed.to_string()
+        };
+        gaps.lines().skip(1).filter(ends).count() as u64
+    };
+    for (kind, disturbed) in [("alone", false), ("disturbed", true)] {
+        assert_eq!(
+            summary["itl_ms"][kind]["count"].as_u64(),
+            Some(steady(disturbed))
+        );
+    }
+    let drawn = std::fs::read_to_string(plot).expect("drawn");
+    for part in [
+        ">Alone<",
+        ">With injected prompts<",
+        "a prompt is injected",
+        "</svg>",
+    ] {
+        assert!(drawn.contains(part), "no {part:?} in the plot");
+    }
+    service.assert_idle().await;
+}

@@ -27,7 +27,7 @@ pub(super) fn chart(figures: &Figures) -> Chart {
             .filter(|figure| figure.context == context);
         let entries = entries.map(|figure| (f64::from(figure.streams), &figure.speed));
         panels.push(panel(
-            &format!("Decode at {context} tokens of context"),
+            &format!("Decode at {context} tokens"),
             "streams",
             &entries.collect::<Vec<_>>(),
             header.peer.as_deref(),
@@ -45,7 +45,7 @@ pub(super) fn chart(figures: &Figures) -> Chart {
             "{model}, {} {threads}, {}, {} KV, medians of {} rounds",
             header.threads, header.isa, header.kv_dtype, header.rounds
         ),
-        columns: 2,
+        columns: 3,
         panels,
     }
 }

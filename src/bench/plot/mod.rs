@@ -33,7 +33,7 @@ pub(super) struct Chart {
     pub(super) title: String,
     /// What the panels have in common: model, machine, settings.
     pub(super) subtitle: String,
-    /// Panels of a row.
+    /// Panels of a row; where there are several, all panels have the same series.
     pub(super) columns: usize,
     pub(super) panels: Vec<Panel>,
 }
@@ -106,16 +106,18 @@ impl Chart {
         let columns = self.columns.clamp(1, self.panels.len().max(1));
         let rows = self.panels.len().div_ceil(columns);
         let size = panel::size(columns);
-        let mut svg = Svg::new(
-            panel::WIDTH,
-            panel::HEAD + rows as f64 * size.1,
-            &self.title,
-            &self.subtitle,
-        );
+        // Narrow panels show the same series and share one legend.
+        let own_legend = columns == 1;
+        let head = panel::HEAD + if own_legend { 0.0 } else { panel::LEGEND };
+        let height = head + rows as f64 * size.1;
+        let mut svg = Svg::new(panel::WIDTH, height, &self.title, &self.subtitle);
+        if let (false, Some(first)) = (own_legend, self.panels.first()) {
+            panel::legend(&mut svg, first, (20.0, panel::HEAD + 12.0));
+        }
         for (index, panel) in self.panels.iter().enumerate() {
             let (column, row) = (index % columns, index / columns);
-            let place = (column as f64 * size.0, panel::HEAD + row as f64 * size.1);
-            panel::draw(&mut svg, panel, place, size);
+            let corner = (column as f64 * size.0, head + row as f64 * size.1);
+            panel::draw(&mut svg, panel, corner, size, own_legend);
         }
         svg.end()
     }
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(count("svg"), 1);
         assert_eq!(
             count("circle"),
-            3 * (3 + 1),
+            3 * 3 + 1,
             "a dot per value of the line and one in the legend"
         );
         assert!(svg.contains("A &amp; B &lt; C") && svg.contains("ours &amp; &lt;theirs&gt;"));

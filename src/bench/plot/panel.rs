@@ -7,14 +7,18 @@ use super::svg::{Anchor, Svg};
 use super::{Look, Panel};
 
 /// Width of a page in pixels.
-pub(super) const WIDTH: f64 = 920.0;
-/// Height of the heading.
+pub(super) const WIDTH: f64 = 960.0;
+/// Height of the heading without a legend.
 pub(super) const HEAD: f64 = 62.0;
+/// Height of a legend of the whole page.
+pub(super) const LEGEND: f64 = 26.0;
 
 /// Around the area of values: numbers and label of each axis, title and legend.
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 22.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 56.0;
+/// The same without a legend.
+const BARE_TOP: f64 = 34.0;
 const BOTTOM: f64 = 50.0;
 
 /// Width of an average character of 12 pixels.
@@ -22,25 +26,36 @@ const CHARACTER: f64 = 6.6;
 
 /// Width and height of a panel, `columns` of them beside each other.
 pub(super) fn size(columns: usize) -> (f64, f64) {
-    let height = if columns > 1 { 380.0 } else { 310.0 };
-    (WIDTH / columns as f64, height)
+    (
+        WIDTH / columns as f64,
+        if columns > 1 { 350.0 } else { 310.0 },
+    )
 }
 
-/// Draws a panel whose upper left corner is `place`.
-pub(super) fn draw(svg: &mut Svg, panel: &Panel, corner: (f64, f64), size: (f64, f64)) {
+/// Draws a panel whose upper left corner is `corner`, with a legend of its own or without.
+pub(super) fn draw(
+    svg: &mut Svg,
+    panel: &Panel,
+    corner: (f64, f64),
+    size: (f64, f64),
+    own_legend: bool,
+) {
     let area = Area {
         left: corner.0 + LEFT,
         right: corner.0 + size.0 - RIGHT,
-        top: corner.1 + TOP,
+        top: corner.1 + if own_legend { TOP } else { BARE_TOP },
         bottom: corner.1 + size.1 - BOTTOM,
     };
+    let above = if own_legend { 32.0 } else { 14.0 };
     svg.text(
-        (area.left, area.top - 32.0),
+        (area.left, area.top - above),
         Anchor::Start,
         "title",
         &panel.title,
     );
-    legend(svg, panel, &area);
+    if own_legend {
+        legend(svg, panel, (area.left, area.top - 14.0));
+    }
     axes(svg, panel, &area);
     for series in &panel.series {
         let places = series
@@ -99,8 +114,8 @@ impl Area {
     }
 }
 
-fn legend(svg: &mut Svg, panel: &Panel, area: &Area) {
-    let (mut x, y) = (area.left, area.top - 14.0);
+/// Names of the panel's series in a line that begins at the place.
+pub(super) fn legend(svg: &mut Svg, panel: &Panel, (mut x, y): (f64, f64)) {
     for series in panel.series.iter().filter(|series| !series.name.is_empty()) {
         match series.look {
             Look::Line => {

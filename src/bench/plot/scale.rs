@@ -80,14 +80,14 @@ pub(super) fn round_down(value: f64) -> f64 {
         .unwrap_or(power)
 }
 
-/// The least 1, 2, 5 or 10 times a power of ten that is not below `value`, and above [`round_down`] of it.
+/// The least 1, 2, 5 or 10 times a power of ten above `value`, which is positive.
 pub(super) fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     [2.0, 5.0, 10.0]
         .map(|factor| factor * power)
         .into_iter()
-        .find(|round| *round >= value)
-        .unwrap_or(10.0 * power)
+        .find(|round| *round > value)
+        .unwrap_or(20.0 * power)
 }
 
 /// A number as people write it: 2,048, 0.5.

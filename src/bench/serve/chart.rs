@@ -12,8 +12,12 @@ use super::report::ms;
 pub(crate) fn chart(runs: &[(Run, Vec<Sample>)]) -> Chart {
     let kinds = [false, true].map(|disturbed| Kind::new(runs, disturbed));
     let every = kinds.iter().flat_map(|kind| &kind.gaps);
-    // The same axes, so that panels can be compared.
-    let y = Axis::around("gap between tokens, ms", every.clone().map(|(_, gap)| *gap));
+    let mut sorted: Vec<f64> = every.clone().map(|(_, gap)| *gap).collect();
+    sorted.sort_by(f64::total_cmp);
+    // The same axes, so that panels can be compared. Tokens that arrived together make gaps of nothing:
+    // they stand on the lower end.
+    let ends = [quantile(&sorted, 0.01), quantile(&sorted, 1.0)];
+    let y = Axis::around("gap between tokens, ms", ends.into_iter());
     let events = kinds.iter().flat_map(|kind| &kind.injected);
     let ends = every.map(|(end, _)| *end).chain(events.copied());
     let mut x = Axis::from_zero("seconds", ends);
