@@ -8,15 +8,20 @@ use super::load::Sample;
 use super::plan::{Arrivals, Run};
 use super::report::ms;
 
+/// Longest gap over the shortest that has a place of its own.
+const MOST_RATIO: f64 = 1000.0;
+
 /// One panel for each kind of run, all rounds in it.
 pub(crate) fn chart(runs: &[(Run, Vec<Sample>)]) -> Chart {
     let kinds = [false, true].map(|disturbed| Kind::new(runs, disturbed));
     let every = kinds.iter().flat_map(|kind| &kind.gaps);
-    let mut sorted: Vec<f64> = every.clone().map(|(_, gap)| *gap).collect();
+    let positive = every.clone().map(|(_, gap)| *gap).filter(|gap| *gap > 0.0);
+    let mut sorted: Vec<f64> = positive.collect();
     sorted.sort_by(f64::total_cmp);
-    // The same axes, so that panels can be compared. Tokens that arrived together make gaps of nothing:
-    // they stand on the lower end.
-    let ends = [quantile(&sorted, 0.01), quantile(&sorted, 1.0)];
+    // The same axes, so that panels can be compared. Tokens that arrived together make gaps of nearly
+    // nothing: they stand on the lower end, or the axis would be theirs.
+    let longest = quantile(&sorted, 1.0);
+    let ends = [quantile(&sorted, 0.05).max(longest / MOST_RATIO), longest];
     let y = Axis::around("gap between tokens, ms", ends.into_iter());
     let events = kinds.iter().flat_map(|kind| &kind.injected);
     let ends = every.map(|(end, _)| *end).chain(events.copied());
