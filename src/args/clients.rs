@@ -89,6 +89,11 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logprobs: Option<u32>,
+    /// Report log-probabilities of the prompt's tokens, given those before, and of this many most likely
+    /// ones in their place, 0 to 20; needs --format json.
+    #[arg(long, value_name = "K")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<u32>,
     /// Go on past the model's end-of-sequence tokens.
     #[arg(long)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -262,6 +262,14 @@ async fn failures_of_requests_have_messages_and_exit_codes() {
     for part in ["INVALID_ARGUMENT", "logprobs", "21", "20"] {
         assert!(json.stdout.contains(part), "no {part:?}: {json:?}");
     }
+    let text = wrong(&["--prompt-logprobs", "2"]);
+    assert_eq!(text.code, Some(2), "{text:?}");
+    assert!(text.stderr.contains("--format json"), "{text:?}");
+    let json = wrong(&["--prompt-logprobs", "4294967295", "--format", "json"]);
+    assert_eq!(json.code, Some(3), "{json:?}");
+    for part in ["INVALID_ARGUMENT", "prompt_logprobs", "4294967295", "20"] {
+        assert!(json.stdout.contains(part), "no {part:?}: {json:?}");
+    }
     for (flags, parts) in table {
         let ended = wrong(flags);
         assert_eq!(ended.code, Some(3), "{flags:?}: {ended:?}");

@@ -328,3 +328,46 @@ async fn bench_serve_compares_rounds_and_draws_every_gap() {
     }
     service.assert_idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_of_a_prompt_are_printed_before_its_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Setup::new(&tiny_model(folder.path())).start().await;
+    let ids: Vec<u32> = (0..200).map(|at| 10 + at % 190).collect();
+    let listed: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let ended = baton(&[
+        "generate",
+        "--connect",
+        &service.address,
+        "--token-ids",
+        &listed.join(","),
+        "--prompt-logprobs",
+        "3",
+        "--max-tokens",
+        "2",
+        "--ignore-eos",
+        "--format",
+        "json",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let events = events(&ended);
+    let is_prompt = |event: &&Value| event["event"] == "prompt";
+    let prompt: Vec<_> = events.iter().take_while(is_prompt).collect();
+    assert_eq!(events.iter().filter(is_prompt).count(), prompt.len());
+    let mut next = 1;
+    for event in prompt {
+        assert_eq!(event["position"], next);
+        let logprobs = event["logprobs"].as_array().expect("logprobs");
+        for (entry, id) in logprobs
+            .iter()
+            .zip(event["token_ids"].as_array().expect("ids"))
+        {
+            assert_eq!(*id, ids[next]);
+            assert!(entry["logprob"].as_f64().expect("a number") <= 0.0);
+            assert_eq!(entry["top"].as_array().expect("alternatives").len(), 3);
+            next += 1;
+        }
+    }
+    assert_eq!(next, 200, "all but the first");
+    service.assert_idle().await;
+}

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use baton_kv_cache::{KvLayout, KvMemory};
+use baton_sampling::Sampler;
 
 use super::{
     buffers::Buffers,
@@ -11,6 +12,7 @@ use super::{
     operations::CpuOperations,
     pages::Pages,
     plan::{Limits, Plan},
+    sampler::sampler,
     threads::Threads,
 };
 use crate::{Batch, CpuOptions, EngineError, Isa, Logits, StepEngine, model};
@@ -84,6 +86,10 @@ impl StepEngine for CpuEngine {
 
     fn context_length(&self) -> u32 {
         self.model.config.context_length
+    }
+
+    fn sampler(&self) -> &'static dyn Sampler {
+        sampler(self.isa)
     }
 
     fn step(

@@ -25,6 +25,7 @@ mod operations;
 mod pages;
 mod plan;
 mod rope;
+mod sampler;
 mod shared_rows;
 #[cfg(test)]
 mod tests;
