@@ -49,14 +49,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Fields of which a flag replaces all others of the file.
 const PROMPTS: &[&str] = &["prompt", "chat", "prompt_file", "token_ids"];
-const ARRIVALS: &[&str] = &[
-    "concurrency",
-    "rate",
-    "steady",
-    "inject",
-    "rounds",
-    "duration",
-];
+const ARRIVALS: &[&str] = &["concurrency", "rate", "steady", "inject", "duration"];
 
 async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
     match cli.command {
@@ -77,7 +70,6 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
             BenchCommand::Serve(args) => {
                 bench::serve(file.layer("bench_serve", &*args, &[ARRIVALS])?).await
             }
-            BenchCommand::Engine(args) => bench::engine(&file.layer("bench_engine", &args, &[])?),
         },
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use baton_proto::domain::PromptLogprobs;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, DecodeReport, Scheduled};
 use baton_scheduler::{SequenceEvent, StepHandle};
@@ -100,14 +99,6 @@ impl<'a> TokenStream<'a> {
                         queue,
                     }))
                     .await
-            }
-            SequenceEvent::PromptLogprobs { position, entries } => {
-                let some = PromptLogprobs {
-                    attempt: self.attempt,
-                    position,
-                    entries,
-                };
-                self.leg.send(DecodeEvent::PromptLogprobs(some)).await
             }
             SequenceEvent::Token(token) => {
                 self.leg

@@ -90,29 +90,19 @@ fn forms() {
         data.len() as f64 / seconds / 1e6
     );
     let values: Vec<f32> = (0..64 * 1536).map(|i| (i % 97) as f32 - 48.0).collect();
-    for fine in [false, true] {
-        let form = ActivationForm {
-            integer: !fine,
-            fine,
-            float: false,
-        };
-        let mut x = Activations::new(64, 1536, form);
-        for &isa in Isa::available() {
-            let seconds = best_time(|| x.quantize(isa, form, 0..64, 1536, &values));
-            let rate = values.len() as f64 / seconds / 1e9;
-            println!("quantising (fine: {fine}), {isa:?}: {rate:.2} G values/s");
-        }
+    let form = ActivationForm {
+        integer: true,
+        float: false,
+    };
+    let mut x = Activations::new(64, 1536, form);
+    for &isa in Isa::available() {
+        let seconds = best_time(|| x.quantize(isa, form, 0..64, 1536, &values));
+        let rate = values.len() as f64 / seconds / 1e9;
+        println!("quantising, {isa:?}: {rate:.2} G values/s");
     }
 }
 
 fn kinds() {
-    for fine in [false, true] {
-        println!("\nactivations of {} digits", 1 + usize::from(fine));
-        kinds_with(fine);
-    }
-}
-
-fn kinds_with(fine: bool) {
     const TOKENS: [usize; 5] = [1, 4, 16, 64, 512];
     println!("GOP/s, 1 thread, one layer's products; tokens {TOKENS:?}");
     for kind in [
@@ -131,14 +121,7 @@ fn kinds_with(fine: bool) {
         // Super-blocks do not divide 576 columns.
         let shapes =
             LAYER.map(|(rows, columns)| (rows, columns.next_multiple_of(kind.block_size())));
-        let layer = shapes.map(|(rows, columns)| {
-            let packed = weights(kind, rows, columns);
-            if fine {
-                packed.with_fine_activations()
-            } else {
-                packed
-            }
-        });
+        let layer = shapes.map(|(rows, columns)| weights(kind, rows, columns));
         for &isa in Isa::available() {
             let mut line = format!("{kind:?} {isa:?}");
             for tokens in TOKENS

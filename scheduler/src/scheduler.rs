@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use baton_kv_cache::{PageHasher, PagePool};
-use baton_sampling::Sampler;
 
 use crate::group::Group;
 use crate::load::{LoadSnapshot, StepTimes};
@@ -17,15 +16,13 @@ use crate::progress::LayerProgress;
 use crate::sequence::{Phase, Progress};
 use crate::{SchedulerConfig, SequenceError, SequenceEvent, SequenceId};
 
-/// What the engine can do.
+/// What the model can do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ModelFacts {
+pub(crate) struct ModelLimits {
     /// Token ids are below this.
     pub(crate) vocabulary: u32,
     /// Longest sequence, in tokens.
     pub(crate) context: u32,
-    /// Chooses tokens from its logits.
-    pub(crate) sampler: &'static dyn Sampler,
 }
 
 /// Totals since the start.
@@ -50,7 +47,7 @@ pub(crate) struct Blocked {
 /// Owner of every sequence and page of a worker.
 pub(crate) struct Scheduler {
     pub(crate) config: SchedulerConfig,
-    pub(crate) model: ModelFacts,
+    pub(crate) model: ModelLimits,
     pub(crate) pool: PagePool,
     /// In order of arrival.
     pub(crate) groups: BTreeMap<SequenceId, Group>,
@@ -71,7 +68,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(
         config: SchedulerConfig,
-        model: ModelFacts,
+        model: ModelLimits,
         hasher: Box<dyn PageHasher>,
     ) -> Result<Self, SequenceError> {
         config.validate()?;

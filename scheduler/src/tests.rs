@@ -6,7 +6,6 @@ mod fairness;
 mod handoff;
 mod lifecycle;
 mod oracle;
-mod prompt_logprobs;
 mod random;
 mod rig;
 mod shortage;

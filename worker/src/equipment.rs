@@ -12,7 +12,6 @@ use baton_proto::domain::{Fingerprint, WorkerRole};
 use baton_text::TextModel;
 
 use crate::fingerprint::{Digests, fingerprint};
-use crate::worker::PROMPT_ROWS;
 use crate::{WorkerError, WorkerOptions, sizing};
 
 /// The memory behind a worker's pages.
@@ -81,7 +80,7 @@ pub fn load_model(
         threads: options.threads,
         cpus: options.cpus.clone(),
         max_step_tokens: options.token_budget,
-        max_step_rows: options.max_batch + PROMPT_ROWS,
+        max_step_rows: options.max_batch,
         isa: options.isa,
     };
     // The digest reads the whole file once more; beside the packing it costs no time.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use baton_kv_cache::{KvLayout, KvMemory};
-use baton_sampling::Sampler;
 
 use super::{
     buffers::Buffers,
@@ -12,7 +11,6 @@ use super::{
     operations::CpuOperations,
     pages::Pages,
     plan::{Limits, Plan},
-    sampler::sampler,
     threads::Threads,
 };
 use crate::{Batch, CpuOptions, EngineError, Isa, Logits, StepEngine, model};
@@ -24,12 +22,12 @@ const REGION_ALIGNMENT: usize = 64;
 
 /// A model with its KV region, ready to step.
 pub struct CpuEngine {
-    pub(super) model: Arc<CpuModel>,
+    model: Arc<CpuModel>,
     pub(super) pages: Pages,
-    pub(super) isa: Isa,
-    pub(super) threads: Threads,
+    isa: Isa,
+    threads: Threads,
     pub(super) buffers: Buffers,
-    pub(super) plan: Plan,
+    plan: Plan,
 }
 
 impl CpuEngine {
@@ -86,10 +84,6 @@ impl StepEngine for CpuEngine {
 
     fn context_length(&self) -> u32 {
         self.model.config.context_length
-    }
-
-    fn sampler(&self) -> &'static dyn Sampler {
-        sampler(self.isa)
     }
 
     fn step(

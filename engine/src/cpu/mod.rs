@@ -13,7 +13,6 @@
 
 mod attention;
 mod buffers;
-pub mod ceilings;
 mod elementwise;
 mod engine;
 mod lanes;
@@ -25,7 +24,6 @@ mod operations;
 mod pages;
 mod plan;
 mod rope;
-mod sampler;
 mod shared_rows;
 #[cfg(test)]
 mod tests;

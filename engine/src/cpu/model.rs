@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     CpuOptions, EngineError,
-    model::{self, Inputs, WeightSource, Weights},
+    model::{self, WeightSource, Weights},
 };
 
 /// The weights of a model, packed for the CPU; shared by any number of engines.
@@ -109,7 +109,7 @@ impl CpuModel {
 
     /// Name of the arithmetic, for the fingerprint: equal ids give equal bits.
     pub fn numerics_id(&self) -> &'static str {
-        "cpu/2"
+        "cpu/3"
     }
 }
 
@@ -171,7 +171,7 @@ impl WeightSource for Packer<'_> {
     type Vector = Vec<f32>;
     type Error = EngineError;
 
-    fn matrix(&mut self, names: &[String], inputs: Inputs) -> Result<PackedMatrix, EngineError> {
+    fn matrix(&mut self, names: &[String]) -> Result<PackedMatrix, EngineError> {
         let tensors = names
             .iter()
             .map(|name| self.read(name))
@@ -185,10 +185,6 @@ impl WeightSource for Packer<'_> {
             PackedMatrix::pack_within(&mut self.arena, &parts, columns).map_err(|error| {
                 EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
             })?;
-        let packed = match inputs {
-            Inputs::Coarse => packed,
-            Inputs::Fine => packed.with_fine_activations(),
-        };
         self.forms = self.forms.union(packed.form());
         self.packed += packed.bytes();
         Ok(packed)

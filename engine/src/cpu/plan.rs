@@ -101,11 +101,6 @@ impl Plan {
         }
     }
 
-    /// What the engine was built for.
-    pub(super) fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// Checks `batch` and plans it.
     ///
     /// # Errors

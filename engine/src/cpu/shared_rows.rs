@@ -37,7 +37,7 @@ impl Rows {
     /// # Errors
     /// The system refuses the memory.
     pub(crate) fn within(arena: &mut Arena, rows: usize, columns: usize) -> io::Result<Self> {
-        let stride = columns.next_multiple_of(LANES);
+        let stride = (columns.div_ceil(LANES) | 1) * LANES;
         Ok(Self {
             values: arena.take((rows * stride + LANES) * size_of::<f32>())?,
             count: rows,

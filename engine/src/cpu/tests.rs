@@ -81,7 +81,9 @@ fn mdl_07_layer_0_rotates_as_the_reference_does() {
     let file = ModelFile::open(&real_model::real_model()).expect("the model opens");
     let (q, k) = layer_0_errors(&file, RopePairing::Interleaved);
     println!("largest difference: Q {q:.2e}, K {k:.2e}");
-    assert!(q < 1e-3 && k < 1e-3, "Q {q}, K {k}");
+    // The inputs are rounded to 8 bits.
+    assert!(q < 0.05 && k < 0.05, "Q {q}, K {k}");
     let (q, k) = layer_0_errors(&file, RopePairing::HalfSplit);
-    assert!(q > 0.1 && k > 0.1, "wrong pairing must show: Q {q}, K {k}");
+    println!("with the wrong pairing: Q {q:.2e}, K {k:.2e}");
+    assert!(q > 1.0 && k > 1.0, "wrong pairing must show: Q {q}, K {k}");
 }

@@ -1,7 +1,7 @@
 //! The layer that all families share: pre-norm attention with grouped heads, then a gated MLP.
 //! What a family does to its heads before rotation is the family's own file.
 
-use super::{Inputs, Operations, WeightSource};
+use super::{Operations, WeightSource};
 
 /// Weights of one layer.
 pub(crate) struct LayerWeights<M, V> {
@@ -52,12 +52,12 @@ pub(super) fn load<S: WeightSource>(
     let down = [weight("mlp.down_proj")];
     Ok(LayerWeights {
         attention_norm: source.vector(&[weight("input_layernorm")])?,
-        qkv: source.matrix(&qkv, Inputs::Fine)?,
+        qkv: source.matrix(&qkv)?,
         heads: head_parts(source, &name)?,
-        attention_output: source.matrix(&attention_output, Inputs::Coarse)?,
+        attention_output: source.matrix(&attention_output)?,
         mlp_norm: source.vector(&[weight("post_attention_layernorm")])?,
-        gate_up: source.matrix(&gate_up, Inputs::Coarse)?,
-        down: source.matrix(&down, Inputs::Coarse)?,
+        gate_up: source.matrix(&gate_up)?,
+        down: source.matrix(&down)?,
     })
 }
 

@@ -24,19 +24,6 @@ pub(crate) struct Weights<M, V> {
     pub(crate) output: Option<M>,
 }
 
-/// How finely a backend that rounds the inputs of a product keeps those of a matrix.
-///
-/// Rounding the inputs of Q and K moves the scores of attention, and small moves there change which
-/// tokens are seen at all: measured on the default model, 8-bit inputs of Q, K and V alone double
-/// the error of the logits, though they are a sixth of a layer's work. So these are kept finer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Inputs {
-    /// As fast as possible.
-    Coarse,
-    /// Twice the bits.
-    Fine,
-}
-
 /// Where a family's loader gets tensors from, by canonical name.
 pub(crate) trait WeightSource {
     /// A backend's matrix.
@@ -46,7 +33,7 @@ pub(crate) trait WeightSource {
     /// What can go wrong.
     type Error;
     /// One matrix whose outputs are those of the named tensors, in order.
-    fn matrix(&mut self, names: &[String], inputs: Inputs) -> Result<Self::Matrix, Self::Error>;
+    fn matrix(&mut self, names: &[String]) -> Result<Self::Matrix, Self::Error>;
     /// One vector that is the named tensors, in order.
     fn vector(&mut self, names: &[String]) -> Result<Self::Vector, Self::Error>;
 }
@@ -88,7 +75,7 @@ pub(crate) fn load<S: WeightSource>(
         Architecture::Qwen2 => qwen2::head_parts,
         Architecture::Qwen3 => qwen3::head_parts,
     };
-    let embedding = source.matrix(&["model.embed_tokens.weight".into()], Inputs::Coarse)?;
+    let embedding = source.matrix(&["model.embed_tokens.weight".into()])?;
     let layers = (0..layers)
         .map(|index| layer::load(source, index, parts))
         .collect::<Result<_, _>>()?;
@@ -96,7 +83,7 @@ pub(crate) fn load<S: WeightSource>(
     let output = if tied {
         None
     } else {
-        Some(source.matrix(&["lm_head.weight".into()], Inputs::Coarse)?)
+        Some(source.matrix(&["lm_head.weight".into()])?)
     };
     Ok(Weights {
         embedding,

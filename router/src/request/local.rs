@@ -29,7 +29,6 @@ impl RequestTask {
         };
         let mut began = false;
         while !self.output.all_ended() {
-            self.let_client_catch_up().await?;
             let event = match self.race(self.silent_at(), leg.next()).await? {
                 Some(event) => event,
                 None => Err(leg.misbehaved("it made no progress")),
@@ -55,17 +54,12 @@ impl RequestTask {
     ) -> Result<(), LegFailure> {
         match event {
             DecodeEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
-            DecodeEvent::PromptLogprobs(told) if told.attempt == leg.attempt => self
-                .emit_prompt(&told)
-                .map_err(|wrong| leg.misbehaved(wrong))?,
-            DecodeEvent::PromptLogprobs(_) => {}
             DecodeEvent::Token(token) if token.attempt == leg.attempt => {
-                let stopped = self
-                    .emit(&token, Source::Generated)
-                    .map_err(|wrong| leg.misbehaved(wrong))?;
                 *began = true;
-                if stopped {
-                    leg.cancel_choice(token.choice);
+                match self.emit(&token, Source::Generated) {
+                    Ok(true) => leg.cancel_choice(token.choice),
+                    Ok(false) => {}
+                    Err(wrong) => return Err(leg.misbehaved(wrong)),
                 }
             }
             DecodeEvent::Token(_) => Counters::add(&self.shared.counters.tokens_dropped),

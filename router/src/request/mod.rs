@@ -9,7 +9,6 @@ mod local;
 mod outbox;
 mod output;
 mod prefill_only;
-mod prompt;
 mod receipt;
 mod setback;
 mod split;

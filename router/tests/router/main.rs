@@ -9,6 +9,5 @@ mod harness;
 mod journey;
 mod limits;
 mod placement;
-mod prompt_logprobs;
 mod raw;
 mod streaming;

@@ -5,10 +5,11 @@
 //!
 //! Knows nothing of weights or of how threads divide the rows.
 
-use std::{io, ops::Range};
+use std::{io, ops::Range, sync::atomic::AtomicU64};
 
 use super::format::{Format, GROUP, LINE};
-use super::quantize::{group_bytes, quantize_row};
+use super::kernel::SecondDigits;
+use super::quantize::{GROUP_BYTES, MARKED_ROWS, Target, quantize_row};
 use crate::{
     Isa,
     cpu::memory::{Arena, Buffer},
@@ -19,8 +20,6 @@ use crate::{
 pub struct ActivationForm {
     /// 8-bit codes per group, for integer weights.
     pub integer: bool,
-    /// Two-digit codes per group, for integer weights that want finer activations.
-    pub fine: bool,
     /// f32 values, for float weights.
     pub float: bool,
 }
@@ -31,15 +30,12 @@ impl ActivationForm {
     pub const fn union(self, other: Self) -> Self {
         Self {
             integer: self.integer || other.integer,
-            fine: self.fine || other.fine,
             float: self.float || other.float,
         }
     }
 }
 
 /// Preallocated activations of up to `max_rows` rows (tokens) of up to `max_columns` columns.
-///
-/// The two integer forms share their memory: a row holds the one that was written last.
 #[derive(Debug)]
 pub struct Activations {
     max_rows: usize,
@@ -47,6 +43,8 @@ pub struct Activations {
     forms: ActivationForm,
     integer: Buffer,
     integer_stride: usize,
+    /// Words of `quantize`'s marks: for every 64 rows one of each group.
+    marks: Buffer,
     float: Buffer,
     float_stride: usize,
 }
@@ -73,16 +71,18 @@ impl Activations {
     ) -> io::Result<Self> {
         // An odd number of lines from row to row, so that rows do not share cache sets.
         let odd_lines = |bytes: usize| (bytes.div_ceil(LINE) | 1) * LINE;
-        let planes = 1 + usize::from(forms.fine);
-        let integer_stride = odd_lines(max_columns.div_ceil(GROUP) * group_bytes(planes));
+        let groups = max_columns.div_ceil(GROUP);
+        let integer_stride = odd_lines(2 * groups * GROUP_BYTES);
         let float_stride = odd_lines(max_columns * 4);
         let size = |wanted: bool, stride: usize| if wanted { max_rows * stride } else { 0 };
+        let mark_bytes = max_rows.div_ceil(MARKED_ROWS) * groups * size_of::<AtomicU64>();
         Ok(Self {
             max_rows,
             max_columns,
             forms,
-            integer: arena.take(size(forms.integer || forms.fine, integer_stride))?,
+            integer: arena.take(size(forms.integer, integer_stride))?,
             integer_stride,
+            marks: arena.take(mark_bytes)?,
             float: arena.take(size(forms.float, float_stride))?,
             float_stride,
         })
@@ -100,7 +100,7 @@ impl Activations {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.integer.bytes() + self.float.bytes()
+        self.integer.bytes() + self.marks.bytes() + self.float.bytes()
     }
 
     /// Writes the wanted forms of `rows` from `values` (`rows.len() × columns`, row after row). A row
@@ -110,8 +110,7 @@ impl Activations {
     /// While this runs no other thread reads or writes these rows of this object.
     ///
     /// # Panics
-    /// If rows, columns or form exceed what was allocated, `values` has another length, or both integer
-    /// forms are wanted at once.
+    /// If rows, columns or form exceed what was allocated, or `values` has another length.
     pub unsafe fn quantize_rows(
         &self,
         isa: Isa,
@@ -142,21 +141,19 @@ impl Activations {
             self.forms,
             "forms that were allocated"
         );
-        let any_integer = form.integer || form.fine;
         assert!(
-            !any_integer || columns.is_multiple_of(GROUP),
+            !form.integer || columns.is_multiple_of(GROUP),
             "{columns} columns"
         );
-        assert!(!(form.integer && form.fine), "one integer form at a time");
         assert!(Isa::available().contains(&isa), "{isa:?} on this machine");
         if columns == 0 {
             return;
         }
         for (row, values) in rows.zip(values.chunks_exact(columns)) {
-            if any_integer {
-                // SAFETY: the row is in range and this caller's alone; it has room for the form's groups,
-                // and the instruction set is available.
-                unsafe { quantize_row(isa, form.fine, values, self.integer_row(row)) };
+            if form.integer {
+                // SAFETY: the row is in range and this caller's alone; it has room for the groups, and
+                // the instruction set is available.
+                unsafe { quantize_row(isa, values, self.target(row)) };
             }
             if form.float {
                 // SAFETY: as above; the row has room for the columns.
@@ -187,11 +184,7 @@ impl Activations {
     /// Bytes that a product with matrices of `form` reads of a row, at least one.
     pub(super) fn row_bytes(form: ActivationForm, columns: usize) -> usize {
         let groups = columns.div_ceil(GROUP);
-        let integer = match form {
-            ActivationForm { fine: true, .. } => groups * group_bytes(2),
-            ActivationForm { integer: true, .. } => groups * group_bytes(1),
-            _ => 0,
-        };
+        let integer = usize::from(form.integer) * groups * GROUP_BYTES;
         (integer + usize::from(form.float) * columns * 4).max(1)
     }
 
@@ -214,8 +207,40 @@ impl Activations {
         }
     }
 
+    /// Where second digits are.
+    pub(super) fn second_digits(&self) -> SecondDigits {
+        SecondDigits {
+            low: self.groups() * GROUP_BYTES,
+            marks: self.marks.pointer().cast(),
+            stride: self.groups(),
+        }
+    }
+
+    /// Groups that fit.
+    fn groups(&self) -> usize {
+        self.max_columns.div_ceil(GROUP)
+    }
+
     /// # Safety
-    /// `row` is in range and an integer form is held.
+    /// `row` is in range and the integer form is held.
+    unsafe fn target(&self, row: usize) -> Target<'_> {
+        let groups = self.groups();
+        // SAFETY: the words of the row's neighbours, zero or written as atomic ones only.
+        let marks = unsafe {
+            let words = self.marks.pointer().cast::<AtomicU64>();
+            std::slice::from_raw_parts(words.add(row / MARKED_ROWS * groups), groups)
+        };
+        Target {
+            // SAFETY: by the contract.
+            row: unsafe { self.integer_row(row) },
+            low: groups * GROUP_BYTES,
+            marks,
+            bit: 1 << (row % MARKED_ROWS),
+        }
+    }
+
+    /// # Safety
+    /// `row` is in range and the integer form is held.
     unsafe fn integer_row(&self, row: usize) -> *mut u8 {
         // SAFETY: the row lies inside the buffer.
         unsafe { self.integer.pointer().add(row * self.integer_stride) }

@@ -1,7 +1,10 @@
 //! The step between a product and an instruction set: one panel by a run of tokens.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::format::{Format, LINE};
 use super::portable;
+use super::quantize::MARKED_ROWS;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::Isa;
@@ -9,7 +12,7 @@ use crate::Isa;
 /// One panel of weights by the rows of some tokens.
 ///
 /// Kernels trust that the panel has `columns` columns in the format they are called for, that
-/// `activations` are rows of as many columns in that format's form (`fine`: of two planes), and that
+/// `activations` are rows of as many columns in that format's form, for integers with marks, and that
 /// [`PANEL_ROWS`](super::format::PANEL_ROWS) outputs of each token may be written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Strip {
@@ -20,14 +23,26 @@ pub(super) struct Strip {
     /// Bytes from one token's row to the next.
     pub(super) stride: usize,
     pub(super) tokens: usize,
-    /// Whether integer activations have two planes.
-    pub(super) fine: bool,
+    /// Number of the first token's row, for integer activations.
+    pub(super) first_row: usize,
+    pub(super) second: SecondDigits,
     /// First output of the first token.
     pub(super) out: *mut f32,
     /// Outputs from one token to the next.
     pub(super) out_stride: usize,
     /// What to fetch into the cache meanwhile: where it starts, and its bytes.
     pub(super) ahead: (*const u8, usize),
+}
+
+/// Where integer activations have second digits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SecondDigits {
+    /// Bytes from a row's first to its second digits.
+    pub(super) low: usize,
+    /// Marks of row 0 and its neighbours: a word for each group.
+    pub(super) marks: *const AtomicU64,
+    /// Words from one neighbourhood to the next.
+    pub(super) stride: usize,
 }
 
 /// Some tokens of a strip that a kernel holds in registers together.
@@ -72,6 +87,73 @@ impl Strip {
                 },
             }
         })
+    }
+}
+
+impl Strip {
+    /// The tokens that have a second digit in `group`.
+    ///
+    /// # Safety
+    /// As [`Strip`] states; `group` is one of its groups.
+    #[inline]
+    pub(super) unsafe fn marked(&self, group: usize) -> Marked {
+        let block = self.first_row / MARKED_ROWS;
+        let words = block * self.second.stride + group;
+        // SAFETY: rows of this block and group are marked, by the contract.
+        let mut marked = Marked {
+            word: unsafe { self.second.marks.add(words) },
+            stride: self.second.stride,
+            bits: 0,
+            first: self.first_row,
+            row: block * MARKED_ROWS,
+            end: self.first_row + self.tokens,
+        };
+        marked.bits = marked.load() & (u64::MAX << (self.first_row % MARKED_ROWS));
+        marked
+    }
+}
+
+/// Tokens of a strip that are marked in a group.
+pub(super) struct Marked {
+    word: *const AtomicU64,
+    stride: usize,
+    bits: u64,
+    /// First row of the strip.
+    first: usize,
+    /// Row of the word's first bit.
+    row: usize,
+    end: usize,
+}
+
+impl Marked {
+    /// The word's bits of rows before the end.
+    #[inline]
+    fn load(&self) -> u64 {
+        // SAFETY: the word marks a row of the strip: it holds `row`, which is below `end`.
+        let bits = unsafe { &*self.word }.load(Ordering::Relaxed);
+        match self.end - self.row {
+            rest @ 0..MARKED_ROWS => bits & ((1 << rest) - 1),
+            _ => bits,
+        }
+    }
+}
+
+impl Iterator for Marked {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.bits == 0 {
+            self.row += MARKED_ROWS;
+            if self.row >= self.end {
+                return None;
+            }
+            self.word = self.word.wrapping_add(self.stride);
+            self.bits = self.load();
+        }
+        let bit = self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        Some(self.row + bit - self.first)
     }
 }
 

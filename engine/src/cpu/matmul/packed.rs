@@ -75,7 +75,6 @@ pub struct PackedMatrix {
     columns: usize,
     segments: Vec<Segment>,
     data: Buffer,
-    fine: bool,
 }
 
 /// Consecutive rows of one format.
@@ -156,7 +155,6 @@ impl PackedMatrix {
             columns,
             segments,
             data,
-            fine: false,
         };
         for (segment, &(kind, _, data)) in matrix.segments.iter().zip(parts) {
             let target = &mut matrix.data.as_mut_slice()[segment.start..];
@@ -172,14 +170,6 @@ impl PackedMatrix {
             }
         }
         Ok(matrix)
-    }
-
-    /// Has products take two-digit activations (255 times finer, twice the integer work) for integer
-    /// weights. Float weights take f32 in any case.
-    #[must_use]
-    pub fn with_fine_activations(mut self) -> Self {
-        self.fine = true;
-        self
     }
 
     /// Bytes that a tensor has once packed.
@@ -208,7 +198,6 @@ impl PackedMatrix {
         let mut form = ActivationForm::default();
         for segment in &self.segments {
             match segment.format {
-                Format::Integer(..) if self.fine => form.fine = true,
                 Format::Integer(..) => form.integer = true,
                 Format::Float(_) => form.float = true,
             }

@@ -2,14 +2,14 @@
 //!
 //! For integer weights, groups in ascending order:
 //! `acc = fma(scale_w × scale_x, Σ (code − offset) × x, acc)`, the sum exact in integers (per half group
-//! where scales are) and then rounded to f32 (which only shows for fine activations), then, where the type
-//! has a minimum, `acc = fma(minimum, scale_x × Σ x, acc)`.
+//! where scales are), then, where the type has a minimum, `acc = fma(minimum, scaled sum of x, acc)`. Where activations have second digits, then
+//! once more groups in ascending order, `acc = fma(scale_w × low_x, Σ (code − offset) × x, acc)`.
 //! For float weights two chains, one of even and one of odd columns, `acc = fma(w, x, acc)`, added at
 //! the end. The kernels of an instruction set must give the same bits.
 
-use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, Scaling, TILE_CODES, Width};
+use super::format::{Float, GROUP, LINE, PANEL_ROWS, QUAD, RowScale, Scaling, TILE_CODES, Width};
 use super::kernel::{Strip, Tile};
-use super::quantize::{FINE_BASE, SCALE, SCALED_SUM, group_bytes};
+use super::quantize::{GROUP_BYTES, SCALE, SCALED_SUM};
 
 /// Tokens that share the decoding of weights.
 const TOKENS: usize = 8;
@@ -19,60 +19,107 @@ const TOKENS: usize = 8;
 /// # Safety
 /// As [`Strip`] states.
 pub(super) unsafe fn integer(width: Width, scaling: Scaling, strip: &Strip) {
-    for tile in strip.tiles(TOKENS, 1) {
-        // SAFETY: by the contract.
-        unsafe { integer_tile(width, scaling, strip, tile) };
-    }
-}
-
-/// Integer sums of a plane are computed in f32, which vectorises on every machine and is as exact: all
-/// terms are integers and all sums below 255 × 127 × 32 < 2²⁴.
-///
-/// # Safety
-/// As [`Strip`] states; `tile` is one of its tiles.
-unsafe fn integer_tile(width: Width, scaling: Scaling, strip: &Strip, tile: Tile) {
     let groups = strip.columns / GROUP;
     // SAFETY: the panel has this many bytes.
     let panel =
         unsafe { std::slice::from_raw_parts(strip.panel, scaling.panel_bytes(width, groups)) };
-    let planes = 1 + usize::from(strip.fine);
-    let bytes = group_bytes(planes);
-    let mut codes = [[0.0; PANEL_ROWS]; GROUP];
-    let mut accumulators = [[0.0; PANEL_ROWS]; TOKENS];
-    for group in 0..groups {
-        let place = scaling.place(width, group);
-        signed_codes(width, scaling.offset(), &panel[place.codes..], &mut codes);
-        let scales: [_; PANEL_ROWS] = core::array::from_fn(|row| scaling.row(panel, place, row));
-        for (token, accumulator) in accumulators.iter_mut().enumerate().take(tile.tokens) {
-            // SAFETY: each row has as many groups as the panel.
-            let x = unsafe {
-                let row = tile.activations.add(token * strip.stride);
-                std::slice::from_raw_parts(row.add(group * bytes), bytes)
-            };
-            let (x, numbers) = x.split_at(planes * GROUP);
-            let scale = f32_at(numbers, SCALE);
-            let [first, second] = sums(&codes, x);
-            for (row, acc) in accumulator.iter_mut().enumerate() {
-                let weight = scales[row].halves;
-                if scaling == Scaling::SuperHalves {
-                    *acc = (weight[0] * scale).mul_add(first[row] as f32, *acc);
-                    *acc = (weight[1] * scale).mul_add(second[row] as f32, *acc);
-                } else {
-                    let sum = first[row] + second[row];
-                    *acc = (weight[0] * scale).mul_add(sum as f32, *acc);
-                }
+    let panel = Panel {
+        bytes: panel,
+        width,
+        scaling,
+    };
+    for tile in strip.tiles(TOKENS, 1) {
+        let mut accumulators = [[0.0; PANEL_ROWS]; TOKENS];
+        for group in 0..groups {
+            let weights = panel.group(group);
+            for (token, accumulator) in accumulators.iter_mut().enumerate().take(tile.tokens) {
+                // SAFETY: each row has as many groups as the panel.
+                let x = unsafe {
+                    let row = tile.activations.add(token * strip.stride);
+                    &*row.add(group * GROUP_BYTES).cast::<[u8; GROUP_BYTES]>()
+                };
+                weights.add(x, accumulator);
+                weights.add_minimums(x, accumulator);
             }
-            if matches!(scaling, Scaling::Minimum | Scaling::SuperMinimum) {
-                let scaled_sum = f32_at(numbers, SCALED_SUM);
-                for (acc, scale) in accumulator.iter_mut().zip(&scales) {
-                    *acc = scale.bias.mul_add(scaled_sum, *acc);
-                }
+        }
+        for (token, accumulator) in accumulators.iter().enumerate().take(tile.tokens) {
+            // SAFETY: by the contract.
+            unsafe { put(strip, tile, token, accumulator) };
+        }
+    }
+    for group in 0..groups {
+        // SAFETY: one of the strip's groups.
+        let mut marked = unsafe { strip.marked(group) }.peekable();
+        if marked.peek().is_none() {
+            continue;
+        }
+        let weights = panel.group(group);
+        for token in marked {
+            // SAFETY: second digits of a token of the strip, and its outputs.
+            unsafe {
+                let row = strip
+                    .activations
+                    .add(token * strip.stride + strip.second.low);
+                let x = &*row.add(group * GROUP_BYTES).cast::<[u8; GROUP_BYTES]>();
+                let out = strip.out.add(token * strip.out_stride);
+                let mut accumulator = out.cast::<[f32; PANEL_ROWS]>().read_unaligned();
+                weights.add(x, &mut accumulator);
+                out.cast::<[f32; PANEL_ROWS]>().write_unaligned(accumulator);
             }
         }
     }
-    for (token, accumulator) in accumulators.iter().enumerate().take(tile.tokens) {
-        // SAFETY: by the contract.
-        unsafe { put(strip, tile, token, accumulator) };
+}
+
+/// A panel of integer weights.
+#[derive(Clone, Copy)]
+struct Panel<'a> {
+    bytes: &'a [u8],
+    width: Width,
+    scaling: Scaling,
+}
+
+/// A group of it, decoded.
+struct Group {
+    scaling: Scaling,
+    codes: [[f32; PANEL_ROWS]; GROUP],
+    scales: [RowScale; PANEL_ROWS],
+}
+
+impl Panel<'_> {
+    fn group(self, group: usize) -> Group {
+        let (scaling, place) = (self.scaling, self.scaling.place(self.width, group));
+        Group {
+            scaling,
+            codes: signed_codes(self.width, scaling.offset(), &self.bytes[place.codes..]),
+            scales: core::array::from_fn(|row| scaling.row(self.bytes, place, row)),
+        }
+    }
+}
+
+impl Group {
+    /// Adds the products with one digit of a token's group.
+    fn add(&self, x: &[u8; GROUP_BYTES], accumulator: &mut [f32; PANEL_ROWS]) {
+        let scale = f32_at(x, SCALE);
+        let [first, second] = dots(&self.codes, &x[..GROUP]);
+        for (row, acc) in accumulator.iter_mut().enumerate() {
+            let weight = self.scales[row].halves;
+            if self.scaling == Scaling::SuperHalves {
+                *acc = (weight[0] * scale).mul_add(first[row], *acc);
+                *acc = (weight[1] * scale).mul_add(second[row], *acc);
+            } else {
+                *acc = (weight[0] * scale).mul_add(first[row] + second[row], *acc);
+            }
+        }
+    }
+
+    /// Adds the minimums times the scaled sum of a token's group.
+    fn add_minimums(&self, x: &[u8; GROUP_BYTES], accumulator: &mut [f32; PANEL_ROWS]) {
+        if matches!(self.scaling, Scaling::Minimum | Scaling::SuperMinimum) {
+            let scaled_sum = f32_at(x, SCALED_SUM);
+            for (acc, scale) in accumulator.iter_mut().zip(&self.scales) {
+                *acc = scale.bias.mul_add(scaled_sum, *acc);
+            }
+        }
     }
 }
 
@@ -87,9 +134,10 @@ unsafe fn put(strip: &Strip, tile: Tile, token: usize, values: &[f32; PANEL_ROWS
 }
 
 /// `code − offset` of a tile, by column and row.
-fn signed_codes(width: Width, offset: i32, tile: &[u8], codes: &mut [[f32; PANEL_ROWS]; GROUP]) {
+fn signed_codes(width: Width, offset: i32, tile: &[u8]) -> [[f32; PANEL_ROWS]; GROUP] {
     let mut lines = [0; TILE_CODES];
     width.unpack(&tile[..width.tile_bytes()], &mut lines);
+    let mut codes = [[0.0; PANEL_ROWS]; GROUP];
     for (columns, line) in codes.chunks_exact_mut(QUAD).zip(lines.chunks_exact(LINE)) {
         for (column, codes) in columns.iter_mut().enumerate() {
             for (row, code) in codes.iter_mut().enumerate() {
@@ -97,22 +145,12 @@ fn signed_codes(width: Width, offset: i32, tile: &[u8], codes: &mut [[f32; PANEL
             }
         }
     }
+    codes
 }
 
-/// Integer dot products of sixteen rows with a group of one or two planes, by half group.
-fn sums(codes: &[[f32; PANEL_ROWS]; GROUP], planes: &[u8]) -> [[i32; PANEL_ROWS]; 2] {
-    let mut total = [[0; PANEL_ROWS]; 2];
-    for plane in planes.chunks_exact(GROUP) {
-        for (total, plane) in total.iter_mut().zip(dots(codes, plane)) {
-            for (total, sum) in total.iter_mut().zip(plane) {
-                *total = *total * FINE_BASE + sum as i32;
-            }
-        }
-    }
-    total
-}
-
-/// Integer dot products of sixteen rows with one plane of a token, by half group.
+/// Integer dot products of sixteen rows with a token, by half group. They are computed in f32, which
+/// vectorises on every machine and is as exact: all terms are integers and all sums below
+/// 255 × 127 × 32 < 2²⁴.
 fn dots(codes: &[[f32; PANEL_ROWS]; GROUP], x: &[u8]) -> [[f32; PANEL_ROWS]; 2] {
     let mut halves = [[0.0; PANEL_ROWS]; 2];
     let parts = codes.chunks_exact(GROUP / 2).zip(x.chunks_exact(GROUP / 2));

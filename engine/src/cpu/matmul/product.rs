@@ -135,7 +135,6 @@ unsafe fn run_segment(
 ) {
     let first_panel = (rows.start - segment.rows.start) / PANEL_ROWS;
     let end_panel = (rows.end - segment.rows.start).div_ceil(PANEL_ROWS);
-    let form = weights.form();
     // SAFETY: rows of the activations; the form is held.
     let (activations, stride) = unsafe { x.rows_from(segment.format, tokens.start) };
     for panel in first_panel..end_panel {
@@ -155,7 +154,8 @@ unsafe fn run_segment(
             activations,
             stride,
             tokens: tokens.len(),
-            fine: form.fine,
+            first_row: tokens.start,
+            second: x.second_digits(),
             out: target,
             out_stride: out.row_stride,
             ahead: (ahead, segment.panel_bytes),
@@ -196,6 +196,7 @@ unsafe fn run_cut_strip(isa: Isa, format: Format, strip: &Strip, lanes: Range<us
         unsafe {
             let part = Strip {
                 activations: strip.activations.add(first * strip.stride),
+                first_row: strip.first_row + first,
                 tokens,
                 out: aside.as_mut_ptr().cast(),
                 out_stride: PANEL_ROWS,

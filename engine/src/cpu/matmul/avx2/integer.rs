@@ -7,16 +7,12 @@ use std::arch::x86_64::*;
 
 use super::super::format::{GROUP, LINE, PANEL_ROWS, QUAD, Scaling, Width};
 use super::super::kernel::{Strip, Tile};
-use super::super::quantize::{FINE_BASE, MINUS_FIRST, MINUS_SUM, SCALE, SCALED_SUM, group_bytes};
+use super::super::quantize::{GROUP_BYTES, MINUS_FIRST, MINUS_SUM, SCALE, SCALED_SUM};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
 /// Rows of half a panel.
 const ROWS: usize = PANEL_ROWS / 2;
-
-/// Most tokens of a tile, without AVX-VNNI and with it: what sixteen registers hold.
-const MOST: usize = 3;
-const MOST_VNNI: usize = 5;
 
 /// Computes a strip.
 ///
@@ -30,91 +26,78 @@ pub(in super::super) unsafe fn integer<const VNNI: bool>(
     // SAFETY: by this function's contract.
     unsafe {
         match (width, scaling) {
-            (Width::Four, Scaling::Offset(_)) => by_planes::<Four, Offset<8>, VNNI>(strip),
-            (Width::Four, Scaling::Minimum) => by_planes::<Four, Minimum, VNNI>(strip),
-            (Width::Four, _) => by_planes::<Four, SuperMinimum, VNNI>(strip),
-            (Width::Five, Scaling::Offset(_)) => by_planes::<Five, Offset<16>, VNNI>(strip),
-            (Width::Five, Scaling::Minimum) => by_planes::<Five, Minimum, VNNI>(strip),
-            (Width::Five, _) => by_planes::<Five, SuperMinimum, VNNI>(strip),
-            (Width::Six, _) => by_planes::<Six, SuperHalves, VNNI>(strip),
-            (Width::Eight, _) => by_planes::<Eight, Offset<128>, VNNI>(strip),
+            (Width::Four, Scaling::Offset(_)) => by_tokens::<Four, Offset<8>, VNNI>(strip),
+            (Width::Four, Scaling::Minimum) => by_tokens::<Four, Minimum, VNNI>(strip),
+            (Width::Four, _) => by_tokens::<Four, SuperMinimum, VNNI>(strip),
+            (Width::Five, Scaling::Offset(_)) => by_tokens::<Five, Offset<16>, VNNI>(strip),
+            (Width::Five, Scaling::Minimum) => by_tokens::<Five, Minimum, VNNI>(strip),
+            (Width::Five, _) => by_tokens::<Five, SuperMinimum, VNNI>(strip),
+            (Width::Six, _) => by_tokens::<Six, SuperHalves, VNNI>(strip),
+            (Width::Eight, _) => by_tokens::<Eight, Offset<128>, VNNI>(strip),
         }
     }
 }
 
 /// # Safety
 /// As [`integer`].
-unsafe fn by_planes<C: Codes, S: Scales, const VNNI: bool>(strip: &Strip) {
+unsafe fn by_tokens<C: Codes, S: Scales, const VNNI: bool>(strip: &Strip) {
     // SAFETY: by the contract.
     unsafe {
-        match (VNNI, strip.fine) {
-            (false, false) => by_tokens::<C, S, 1>(strip),
-            (false, true) => by_tokens::<C, S, 2>(strip),
-            (true, false) => by_tokens_vnni::<C, S, 1>(strip),
-            (true, true) => by_tokens_vnni::<C, S, 2>(strip),
+        if VNNI {
+            vnni::strip::<C, S>(strip);
+        } else {
+            plain::strip::<C, S>(strip);
         }
     }
 }
 
-/// # Safety
-/// As [`integer`].
-unsafe fn by_tokens<C: Codes, S: Scales, const PLANES: usize>(strip: &Strip) {
-    for tile in strip.tiles(MOST, 1) {
-        for row in [0, ROWS] {
-            // SAFETY: by the contract.
-            unsafe {
-                match tile.tokens {
-                    1 => rows_by_tokens::<C, S, PLANES, 1>(strip, tile, row),
-                    2 => rows_by_tokens::<C, S, PLANES, 2>(strip, tile, row),
-                    _ => rows_by_tokens::<C, S, PLANES, MOST>(strip, tile, row),
+/// Kernels compiled for one unit: tiles of one to so many tokens, then the second digits.
+macro_rules! kernels {
+    ($unit:ident, $vnni:literal, $features:literal, $($tokens:literal)+) => {
+        mod $unit {
+            use super::*;
+
+            /// # Safety
+            /// As [`Strip`] states, and the features.
+            pub(super) unsafe fn strip<C: Codes, S: Scales>(strip: &Strip) {
+                for tile in strip.tiles([$($tokens),+].len(), 1) {
+                    for row in [0, ROWS] {
+                        // SAFETY: by the contract.
+                        unsafe {
+                            match tile.tokens {
+                                $($tokens => tokens::<C, S, $tokens>(strip, tile, row),)+
+                                more => unreachable!("{more} tokens in a tile"),
+                            }
+                        }
+                    }
+                }
+                for row in [0, ROWS] {
+                    // SAFETY: by the contract.
+                    unsafe { second_digits::<C, S>(strip, row) };
                 }
             }
-        }
-    }
-}
 
-/// # Safety
-/// As [`integer`], with AVX-VNNI.
-unsafe fn by_tokens_vnni<C: Codes, S: Scales, const PLANES: usize>(strip: &Strip) {
-    for tile in strip.tiles(if PLANES == 1 { MOST_VNNI } else { MOST }, 1) {
-        for row in [0, ROWS] {
-            // SAFETY: by the contract.
-            unsafe {
-                match tile.tokens {
-                    1 => rows_by_tokens_vnni::<C, S, PLANES, 1>(strip, tile, row),
-                    2 => rows_by_tokens_vnni::<C, S, PLANES, 2>(strip, tile, row),
-                    3 => rows_by_tokens_vnni::<C, S, PLANES, 3>(strip, tile, row),
-                    4 => rows_by_tokens_vnni::<C, S, 1, 4>(strip, tile, row),
-                    _ => rows_by_tokens_vnni::<C, S, 1, MOST_VNNI>(strip, tile, row),
-                }
+            #[target_feature(enable = $features)]
+            unsafe fn tokens<C: Codes, S: Scales, const TOKENS: usize>(
+                strip: &Strip,
+                tile: Tile,
+                row: usize,
+            ) {
+                // SAFETY: by the contract.
+                unsafe { rows_by_tokens::<C, S, $vnni, TOKENS>(strip, tile, row) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn second_digits<C: Codes, S: Scales>(strip: &Strip, row: usize) {
+                // SAFETY: by the contract.
+                unsafe { add_second_digits::<C, S, $vnni>(strip, row) }
             }
         }
-    }
+    };
 }
 
-/// # Safety
-/// As [`body`], and AVX2 with FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn rows_by_tokens<C: Codes, S: Scales, const PLANES: usize, const TOKENS: usize>(
-    strip: &Strip,
-    tile: Tile,
-    row: usize,
-) {
-    // SAFETY: by the contract.
-    unsafe { body::<C, S, false, PLANES, TOKENS>(strip, tile, row) }
-}
-
-/// # Safety
-/// As [`body`], and AVX2 with FMA, F16C and AVX-VNNI.
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-unsafe fn rows_by_tokens_vnni<C: Codes, S: Scales, const PLANES: usize, const TOKENS: usize>(
-    strip: &Strip,
-    tile: Tile,
-    row: usize,
-) {
-    // SAFETY: by the contract.
-    unsafe { body::<C, S, true, PLANES, TOKENS>(strip, tile, row) }
-}
+kernels!(plain, false, "avx2,fma,f16c", 1 2 3);
+kernels!(vnni, true, "avx2,fma,f16c,avxvnni", 1 2 3 4 5);
 
 /// The same group of several rows of activations.
 #[derive(Clone, Copy)]
@@ -144,15 +127,13 @@ impl Block {
 /// Eight rows of the strip's panel from `row` on by the tile's tokens.
 ///
 /// # Safety
-/// As [`Strip`] states for `PLANES`; `tile` is a tile of `TOKENS` tokens; compiled with the features of
-/// the unit.
+/// As [`Strip`] states; `tile` is a tile of `TOKENS` tokens; compiled with the features of the unit.
 #[inline(always)]
-unsafe fn body<C: Codes, S: Scales, const VNNI: bool, const PLANES: usize, const TOKENS: usize>(
+unsafe fn rows_by_tokens<C: Codes, S: Scales, const VNNI: bool, const TOKENS: usize>(
     strip: &Strip,
     tile: Tile,
     row: usize,
 ) {
-    let halves = matches!(S::SCALING, Scaling::SuperHalves);
     let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
     // SAFETY: groups below are the panel's and the rows'; all offsets stay in them.
     unsafe {
@@ -160,25 +141,14 @@ unsafe fn body<C: Codes, S: Scales, const VNNI: bool, const PLANES: usize, const
         for group in 0..strip.columns / GROUP {
             let place = S::SCALING.place(C::WIDTH, group);
             let codes = strip.panel.add(place.codes + row * QUAD);
-            let (scale, second) = S::load(strip.panel, place, row);
+            let scales = S::load(strip.panel, place, row);
             let block = Block {
-                first: tile.activations.add(group * group_bytes(PLANES)),
+                first: tile.activations.add(group * GROUP_BYTES),
                 stride: strip.stride,
             };
-            let mut sums = start::<C, S, VNNI, PLANES, TOKENS, 0>(block);
-            let mut narrow = [[_mm256_setzero_si256(); TOKENS]; PLANES];
-            add_pair::<C, VNNI, PLANES, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
-            add_pair::<C, VNNI, PLANES, TOKENS, 1>(codes, block, &mut narrow, &mut sums);
-            if halves {
-                add_scaled(scale, block, &sums, &mut accumulators);
-                sums = start::<C, S, VNNI, PLANES, TOKENS, 1>(block);
-            }
-            add_pair::<C, VNNI, PLANES, TOKENS, 2>(codes, block, &mut narrow, &mut sums);
-            add_pair::<C, VNNI, PLANES, TOKENS, 3>(codes, block, &mut narrow, &mut sums);
-            let scale = if halves { second } else { scale };
-            add_scaled(scale, block, &sums, &mut accumulators);
+            add_products::<C, S, VNNI, TOKENS>(codes, scales, block, &mut accumulators);
             if minimum {
-                add_minimums(second, block, PLANES, &mut accumulators);
+                add_minimums(scales.1, block, &mut accumulators);
             }
         }
         for (token, accumulator) in accumulators.into_iter().enumerate() {
@@ -188,33 +158,85 @@ unsafe fn body<C: Codes, S: Scales, const VNNI: bool, const PLANES: usize, const
     }
 }
 
-/// Integer sums before any product: the last plane's hold the offset times minus the activations' sum.
+/// Adds the products of eight rows with second digits to the strip's outputs.
+///
+/// # Safety
+/// As [`rows_by_tokens`]; the outputs hold the rest.
+#[inline(always)]
+unsafe fn add_second_digits<C: Codes, S: Scales, const VNNI: bool>(strip: &Strip, row: usize) {
+    for group in 0..strip.columns / GROUP {
+        // SAFETY: one of the strip's groups.
+        for token in unsafe { strip.marked(group) } {
+            let place = S::SCALING.place(C::WIDTH, group);
+            // SAFETY: the group has second digits in the token's row, and its outputs were written.
+            unsafe {
+                let codes = strip.panel.add(place.codes + row * QUAD);
+                let scales = S::load(strip.panel, place, row);
+                let x = strip
+                    .activations
+                    .add(token * strip.stride + strip.second.low);
+                let block = Block {
+                    first: x.add(group * GROUP_BYTES),
+                    stride: 0,
+                };
+                let out = strip.out.add(token * strip.out_stride + row);
+                let mut accumulator = [_mm256_loadu_ps(out)];
+                add_products::<C, S, VNNI, 1>(codes, scales, block, &mut accumulator);
+                _mm256_storeu_ps(out, accumulator[0]);
+            }
+        }
+    }
+}
+
+/// Adds the products of a group's codes, scaled.
+///
+/// # Safety
+/// The features of the unit; `codes` is a group's half tile and `block` the same group of `TOKENS` tokens.
+#[inline(always)]
+unsafe fn add_products<C: Codes, S: Scales, const VNNI: bool, const TOKENS: usize>(
+    codes: *const u8,
+    scales: (__m256, __m256),
+    block: Block,
+    accumulators: &mut [__m256; TOKENS],
+) {
+    // SAFETY: by the contract.
+    unsafe {
+        let mut sums = start::<C, S, VNNI, TOKENS, 0>(block);
+        let mut narrow = [_mm256_setzero_si256(); TOKENS];
+        add_pair::<C, VNNI, TOKENS, 0>(codes, block, &mut narrow, &mut sums);
+        add_pair::<C, VNNI, TOKENS, 1>(codes, block, &mut narrow, &mut sums);
+        let separate = matches!(S::SCALING, Scaling::SuperHalves);
+        if separate {
+            add_scaled(scales.0, block, &sums, accumulators);
+            sums = start::<C, S, VNNI, TOKENS, 1>(block);
+        }
+        add_pair::<C, VNNI, TOKENS, 2>(codes, block, &mut narrow, &mut sums);
+        add_pair::<C, VNNI, TOKENS, 3>(codes, block, &mut narrow, &mut sums);
+        let scale = if separate { scales.1 } else { scales.0 };
+        add_scaled(scale, block, &sums, accumulators);
+    }
+}
+
+/// Integer sums before any product: the offset times minus the activations' sum.
 ///
 /// # Safety
 /// AVX2; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn start<
-    C: Codes,
-    S: Scales,
-    const VNNI: bool,
-    const PLANES: usize,
-    const TOKENS: usize,
-    const HALF: usize,
->(
+unsafe fn start<C: Codes, S: Scales, const VNNI: bool, const TOKENS: usize, const HALF: usize>(
     block: Block,
-) -> [[__m256i; TOKENS]; PLANES] {
-    let mut sums = [[_mm256_setzero_si256(); TOKENS]; PLANES];
+) -> [__m256i; TOKENS] {
+    let mut sums = [_mm256_setzero_si256(); TOKENS];
     let offset = S::SCALING.offset();
     if offset == 0 || (C::SIGNED && !VNNI) {
         return sums;
     }
     let shift = _mm_cvtsi32_si128(offset.trailing_zeros() as i32);
-    for (token, sum) in sums[PLANES - 1].iter_mut().enumerate() {
+    for (token, sum) in sums.iter_mut().enumerate() {
         // SAFETY: inside the group.
         let minus = unsafe {
-            let all = block.broadcast(token, PLANES * GROUP + MINUS_SUM);
-            let first = block.broadcast(token, PLANES * GROUP + MINUS_FIRST);
+            let all = block.broadcast(token, MINUS_SUM);
+            let first = block.broadcast(token, MINUS_FIRST);
             match (S::SCALING, HALF) {
                 (Scaling::SuperHalves, 0) => first,
                 (Scaling::SuperHalves, _) => _mm256_sub_epi32(all, first),
@@ -230,19 +252,13 @@ unsafe fn start<
 /// these are full, on to the others.
 ///
 /// # Safety
-/// AVX2 (and AVX-VNNI); `codes` and `block` point at a group's half tile and the same group of tokens.
+/// As [`add_products`].
 #[inline(always)]
-unsafe fn add_pair<
-    C: Codes,
-    const VNNI: bool,
-    const PLANES: usize,
-    const TOKENS: usize,
-    const PAIR: usize,
->(
+unsafe fn add_pair<C: Codes, const VNNI: bool, const TOKENS: usize, const PAIR: usize>(
     codes: *const u8,
     block: Block,
-    narrow: &mut [[__m256i; TOKENS]; PLANES],
-    sums: &mut [[__m256i; TOKENS]; PLANES],
+    narrow: &mut [__m256i; TOKENS],
+    sums: &mut [__m256i; TOKENS],
 ) {
     const { assert!(LINE == 2 * ROWS * QUAD) };
     // SAFETY: by the contract.
@@ -250,28 +266,26 @@ unsafe fn add_pair<
         let (even, odd) = C::pair::<PAIR>(codes);
         let ones = _mm256_set1_epi16(1);
         let full = ((PAIR + 1) * 2).is_multiple_of(C::QUADS);
-        for plane in 0..PLANES {
-            for token in 0..TOKENS {
-                let at = plane * GROUP + PAIR * 2 * QUAD;
-                let x = [
-                    block.broadcast(token, at),
-                    block.broadcast(token, at + QUAD),
-                ];
-                let (narrow, sum) = (&mut narrow[plane][token], &mut sums[plane][token]);
-                if VNNI {
-                    *sum = _mm256_dpbusd_avx_epi32(*sum, even, x[0]);
-                    *sum = _mm256_dpbusd_avx_epi32(*sum, odd, x[1]);
-                } else if C::SIGNED {
-                    let products = [signed_products(even, x[0]), signed_products(odd, x[1])];
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products[0], ones));
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products[1], ones));
-                } else {
-                    *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(even, x[0]));
-                    *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(odd, x[1]));
-                    if full {
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
-                        *narrow = _mm256_setzero_si256();
-                    }
+        for token in 0..TOKENS {
+            let at = PAIR * 2 * QUAD;
+            let x = [
+                block.broadcast(token, at),
+                block.broadcast(token, at + QUAD),
+            ];
+            let (narrow, sum) = (&mut narrow[token], &mut sums[token]);
+            if VNNI {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, even, x[0]);
+                *sum = _mm256_dpbusd_avx_epi32(*sum, odd, x[1]);
+            } else if C::SIGNED {
+                let products = [signed_products(even, x[0]), signed_products(odd, x[1])];
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products[0], ones));
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(products[1], ones));
+            } else {
+                *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(even, x[0]));
+                *narrow = _mm256_add_epi16(*narrow, _mm256_maddubs_epi16(odd, x[1]));
+                if full {
+                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*narrow, ones));
+                    *narrow = _mm256_setzero_si256();
                 }
             }
         }
@@ -293,41 +307,34 @@ fn signed_products(codes: __m256i, x: __m256i) -> __m256i {
 /// AVX2 with FMA; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn add_scaled<const PLANES: usize, const TOKENS: usize>(
+unsafe fn add_scaled<const TOKENS: usize>(
     scale: __m256,
     block: Block,
-    sums: &[[__m256i; TOKENS]; PLANES],
+    sums: &[__m256i; TOKENS],
     accumulators: &mut [__m256; TOKENS],
 ) {
-    const { assert!(FINE_BASE == 255) };
-    for (token, accumulator) in accumulators.iter_mut().enumerate() {
-        let mut sum = sums[0][token];
-        if PLANES == 2 {
-            let high = _mm256_sub_epi32(_mm256_slli_epi32::<8>(sum), sum);
-            sum = _mm256_add_epi32(high, sums[1][token]);
-        }
+    for (token, (accumulator, sum)) in accumulators.iter_mut().zip(sums).enumerate() {
         // SAFETY: inside the group.
-        let x = unsafe { block.broadcast(token, PLANES * GROUP + SCALE) };
+        let x = unsafe { block.broadcast(token, SCALE) };
         let factor = _mm256_mul_ps(scale, _mm256_castsi256_ps(x));
-        *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(sum), *accumulator);
+        *accumulator = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(*sum), *accumulator);
     }
 }
 
 /// Adds the minimums times the activations' scaled sums.
 ///
 /// # Safety
-/// AVX2 with FMA; `block` has `TOKENS` tokens of so many planes.
+/// AVX2 with FMA; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add_minimums<const TOKENS: usize>(
     minimums: __m256,
     block: Block,
-    planes: usize,
     accumulators: &mut [__m256; TOKENS],
 ) {
     for (token, accumulator) in accumulators.iter_mut().enumerate() {
         // SAFETY: inside the group.
-        let sum = unsafe { block.broadcast(token, planes * GROUP + SCALED_SUM) };
+        let sum = unsafe { block.broadcast(token, SCALED_SUM) };
         *accumulator = _mm256_fmadd_ps(minimums, _mm256_castsi256_ps(sum), *accumulator);
     }
 }

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::format::GROUP;
-use super::super::quantize::{FINE_BASE, Numbers, TINY, group_bytes, steps};
+use super::super::quantize::{GROUP_BYTES, Numbers, SCALE, STEPS, TINY, Target};
 
 /// Ties go to the even code.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -11,65 +11,54 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// Quantises one row.
 ///
 /// # Safety
-/// AVX2; the rest as `quantize::quantize_row`.
-#[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(values: &[f32], row: *mut u8) {
-    for (group, values) in values.chunks_exact(GROUP).enumerate() {
-        // SAFETY: 32 values; inside the bytes of this group.
+/// AVX2 with FMA; the rest as `quantize::portable_row`.
+#[target_feature(enable = "avx2,fma")]
+pub(in super::super) unsafe fn quantize_row(values: &[f32], limit: f32, target: Target<'_>) {
+    for (group, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
+        // SAFETY: a group of the row.
         unsafe {
-            let target = row.add(group * group_bytes(PLANES));
-            let numbers = quantize_group::<PLANES>(values.as_ptr(), target);
-            target.add(PLANES * GROUP).cast::<Numbers>().write(numbers);
+            let at = target.row.add(group * GROUP_BYTES);
+            let (largest, mut numbers) = put_high(values, at);
+            let stands_out = largest >= TINY && largest * largest >= limit;
+            if stands_out {
+                numbers.scaled_sum += target.put_low(group, values, largest);
+            }
+            target.mark(group, stands_out);
+            at.add(SCALE).cast::<Numbers>().write(numbers);
         }
     }
 }
 
-/// As the portable one, with the same bits: writes the codes, returns the numbers.
+/// Writes the codes of first digits; returns the largest magnitude (0 if it is not finite) and the numbers.
 ///
 /// # Safety
-/// AVX2; 32 readable values, `target` has room for the codes.
+/// AVX2; `target` has room for the codes.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn quantize_group<const PLANES: usize>(values: *const f32, target: *mut u8) -> Numbers {
-    // SAFETY: by the contract; unaligned loads.
-    let x = unsafe {
-        [
-            _mm256_loadu_ps(values),
-            _mm256_loadu_ps(values.add(8)),
-            _mm256_loadu_ps(values.add(16)),
-            _mm256_loadu_ps(values.add(24)),
-        ]
-    };
+unsafe fn put_high(values: &[f32; GROUP], target: *mut u8) -> (f32, Numbers) {
+    let mut x = [_mm256_setzero_ps(); 4];
+    for (x, values) in x.iter_mut().zip(values.as_chunks::<8>().0) {
+        // SAFETY: eight values.
+        *x = unsafe { _mm256_loadu_ps(values.as_ptr()) };
+    }
     let largest = f32::from_bits(largest_magnitude(x));
     if !largest.is_finite() || largest < TINY {
         // SAFETY: the codes' bytes.
-        unsafe { target.write_bytes(0, PLANES * GROUP) };
+        unsafe { target.write_bytes(0, GROUP) };
         let scale = if largest < TINY { 0.0 } else { f32::NAN };
-        return Numbers::new(scale, 0, 0);
+        return (0.0, Numbers::new(scale, 0, 0));
     }
-    let inverse = _mm256_set1_ps(steps(PLANES) / largest);
+    let inverse = _mm256_set1_ps(STEPS / largest);
     let mut codes = [_mm256_setzero_si256(); 4];
-    let mut low = codes;
-    for ((codes, low), x) in codes.iter_mut().zip(&mut low).zip(x) {
-        let rounded = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(x, inverse));
-        *codes = _mm256_cvtps_epi32(rounded);
-        if PLANES == 2 {
-            let reciprocal = _mm256_set1_ps(1.0 / FINE_BASE as f32);
-            let high = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(rounded, reciprocal));
-            let high = _mm256_cvtps_epi32(high);
-            let base = _mm256_set1_epi32(FINE_BASE);
-            *low = _mm256_sub_epi32(*codes, _mm256_mullo_epi32(high, base));
-            *codes = high;
-        }
+    for (codes, x) in codes.iter_mut().zip(x) {
+        *codes = _mm256_cvtps_epi32(_mm256_round_ps::<NEAREST>(_mm256_mul_ps(x, inverse)));
     }
-    // SAFETY: a plane's codes.
-    let mut sums = unsafe { put_plane(codes, target) };
-    if PLANES == 2 {
-        // SAFETY: as above.
-        let low = unsafe { put_plane(low, target.add(GROUP)) };
-        sums = [FINE_BASE * sums[0] + low[0], FINE_BASE * sums[1] + low[1]];
-    }
-    Numbers::new(largest / steps(PLANES), sums[0] + sums[1], sums[0])
+    // SAFETY: the codes' bytes.
+    let [first, second] = unsafe { put_codes(codes, target) };
+    (
+        largest,
+        Numbers::new(largest / STEPS, first + second, first),
+    )
 }
 
 /// The bits of the largest magnitude.
@@ -90,13 +79,13 @@ fn largest_magnitude(x: [__m256; 4]) -> u32 {
     _mm_cvtsi128_si32(largest) as u32
 }
 
-/// Writes the codes of a plane; returns the sums of its halves.
+/// Writes the codes of a group; returns the sums of its halves.
 ///
 /// # Safety
 /// AVX2; 32 writable bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn put_plane([a, b, c, d]: [__m256i; 4], target: *mut u8) -> [i32; 2] {
+unsafe fn put_codes([a, b, c, d]: [__m256i; 4], target: *mut u8) -> [i32; 2] {
     // Packing works within 128-bit lanes: quads come as 0 2 4 6 | 1 3 5 7 and are put in order.
     let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

@@ -8,17 +8,13 @@ use std::arch::x86_64::*;
 
 use super::super::format::{GROUP, QUAD, Scaling, Width};
 use super::super::kernel::{Strip, Tile};
-use super::super::quantize::{FINE_BASE, MINUS_FIRST, MINUS_SUM, SCALE, SCALED_SUM, group_bytes};
+use super::super::quantize::{GROUP_BYTES, MINUS_FIRST, MINUS_SUM, SCALE, SCALED_SUM};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::fetch::Fetch;
 use super::scales::{Minimum, Offset, Scales, SuperHalves, SuperMinimum};
 
-/// Most tokens of a tile, by planes: an accumulator each, a sum for each plane, and what is left of 32
-/// registers for the codes.
-const MOST: [usize; 3] = [0, 10, 8];
-
-/// Integer sums by plane and token.
-type Sums<const PLANES: usize, const TOKENS: usize> = [[__m512i; TOKENS]; PLANES];
+/// Most tokens of a tile: a sum and an accumulator each, and some of 32 registers for the codes.
+const MOST: usize = 10;
 
 /// Computes a strip.
 ///
@@ -28,51 +24,40 @@ pub(in super::super) unsafe fn integer(width: Width, scaling: Scaling, strip: &S
     // SAFETY: by this function's contract.
     unsafe {
         match (width, scaling) {
-            (Width::Four, Scaling::Offset(_)) => by_planes::<Four, Offset<8>>(strip),
-            (Width::Four, Scaling::Minimum) => by_planes::<Four, Minimum>(strip),
-            (Width::Four, _) => by_planes::<Four, SuperMinimum>(strip),
-            (Width::Five, Scaling::Offset(_)) => by_planes::<Five, Offset<16>>(strip),
-            (Width::Five, Scaling::Minimum) => by_planes::<Five, Minimum>(strip),
-            (Width::Five, _) => by_planes::<Five, SuperMinimum>(strip),
-            (Width::Six, _) => by_planes::<Six, SuperHalves>(strip),
-            (Width::Eight, _) => by_planes::<Eight, Offset<128>>(strip),
+            (Width::Four, Scaling::Offset(_)) => by_tokens::<Four, Offset<8>>(strip),
+            (Width::Four, Scaling::Minimum) => by_tokens::<Four, Minimum>(strip),
+            (Width::Four, _) => by_tokens::<Four, SuperMinimum>(strip),
+            (Width::Five, Scaling::Offset(_)) => by_tokens::<Five, Offset<16>>(strip),
+            (Width::Five, Scaling::Minimum) => by_tokens::<Five, Minimum>(strip),
+            (Width::Five, _) => by_tokens::<Five, SuperMinimum>(strip),
+            (Width::Six, _) => by_tokens::<Six, SuperHalves>(strip),
+            (Width::Eight, _) => by_tokens::<Eight, Offset<128>>(strip),
         }
     }
 }
 
 /// # Safety
 /// As [`integer`].
-unsafe fn by_planes<C: Codes, S: Scales>(strip: &Strip) {
-    // SAFETY: by the contract.
-    unsafe {
-        if strip.fine {
-            by_tokens::<C, S, 2>(strip);
-        } else {
-            by_tokens::<C, S, 1>(strip);
-        }
-    }
-}
-
-/// # Safety
-/// As [`integer`].
-unsafe fn by_tokens<C: Codes, S: Scales, const PLANES: usize>(strip: &Strip) {
-    for tile in strip.tiles(MOST[PLANES], strip.columns / GROUP) {
+unsafe fn by_tokens<C: Codes, S: Scales>(strip: &Strip) {
+    for tile in strip.tiles(MOST, strip.columns / GROUP) {
         // SAFETY: by the contract.
         unsafe {
             match tile.tokens {
-                1 => panel_by_tokens::<C, S, PLANES, 1>(strip, tile),
-                2 => panel_by_tokens::<C, S, PLANES, 2>(strip, tile),
-                3 => panel_by_tokens::<C, S, PLANES, 3>(strip, tile),
-                4 => panel_by_tokens::<C, S, PLANES, 4>(strip, tile),
-                5 => panel_by_tokens::<C, S, PLANES, 5>(strip, tile),
-                6 => panel_by_tokens::<C, S, PLANES, 6>(strip, tile),
-                7 => panel_by_tokens::<C, S, PLANES, 7>(strip, tile),
-                8 => panel_by_tokens::<C, S, PLANES, 8>(strip, tile),
-                9 => panel_by_tokens::<C, S, 1, 9>(strip, tile),
-                _ => panel_by_tokens::<C, S, 1, 10>(strip, tile),
+                1 => panel_by_tokens::<C, S, 1>(strip, tile),
+                2 => panel_by_tokens::<C, S, 2>(strip, tile),
+                3 => panel_by_tokens::<C, S, 3>(strip, tile),
+                4 => panel_by_tokens::<C, S, 4>(strip, tile),
+                5 => panel_by_tokens::<C, S, 5>(strip, tile),
+                6 => panel_by_tokens::<C, S, 6>(strip, tile),
+                7 => panel_by_tokens::<C, S, 7>(strip, tile),
+                8 => panel_by_tokens::<C, S, 8>(strip, tile),
+                9 => panel_by_tokens::<C, S, 9>(strip, tile),
+                _ => panel_by_tokens::<C, S, MOST>(strip, tile),
             }
         }
     }
+    // SAFETY: by the contract.
+    unsafe { add_second_digits::<C, S>(strip) };
 }
 
 /// The same group of several rows of activations.
@@ -101,13 +86,9 @@ impl Block {
 }
 
 /// # Safety
-/// As [`Strip`] states for `PLANES`, and AVX-512 with VNNI; `tile` is a tile of `TOKENS` tokens.
+/// As [`Strip`] states, and AVX-512 with VNNI; `tile` is a tile of `TOKENS` tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn panel_by_tokens<C: Codes, S: Scales, const PLANES: usize, const TOKENS: usize>(
-    strip: &Strip,
-    tile: Tile,
-) {
-    let halves = matches!(S::SCALING, Scaling::SuperHalves);
+unsafe fn panel_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(strip: &Strip, tile: Tile) {
     let minimum = matches!(S::SCALING, Scaling::Minimum | Scaling::SuperMinimum);
     let (panel, stride, groups) = (strip.panel, strip.stride, strip.columns / GROUP);
     let mut fetch = Fetch::new(tile.ahead);
@@ -117,27 +98,17 @@ unsafe fn panel_by_tokens<C: Codes, S: Scales, const PLANES: usize, const TOKENS
         let place = S::SCALING.place(C::WIDTH, group);
         // SAFETY: `group` is one of the panel's and of the rows' groups; all offsets stay in it.
         unsafe {
-            let codes = panel.add(place.codes);
-            let (scale, second) = S::load(panel, place);
+            let scales = S::load(panel, place);
             let block = Block {
-                first: tile.activations.add(group * group_bytes(PLANES)),
+                first: tile.activations.add(group * GROUP_BYTES),
                 stride,
             };
-            let mut sums = start::<S, PLANES, TOKENS, 0>(block);
-            add_pair::<C, PLANES, TOKENS, 0>(codes, block, &mut sums);
-            add_pair::<C, PLANES, TOKENS, 1>(codes, block, &mut sums);
-            if halves {
-                add_scaled(scale, block, &sums, &mut accumulators);
-                sums = start::<S, PLANES, TOKENS, 1>(block);
-            }
-            add_pair::<C, PLANES, TOKENS, 2>(codes, block, &mut sums);
-            add_pair::<C, PLANES, TOKENS, 3>(codes, block, &mut sums);
-            let scale = if halves { second } else { scale };
-            add_scaled(scale, block, &sums, &mut accumulators);
+            let codes = panel.add(place.codes);
+            add_products::<C, S, TOKENS>(codes, scales, block, &mut accumulators);
             if minimum {
                 for (token, accumulator) in accumulators.iter_mut().enumerate() {
-                    let sum = block.broadcast(token, PLANES * GROUP + SCALED_SUM);
-                    *accumulator = _mm512_fmadd_ps(second, _mm512_castsi512_ps(sum), *accumulator);
+                    let sum = _mm512_castsi512_ps(block.broadcast(token, SCALED_SUM));
+                    *accumulator = _mm512_fmadd_ps(scales.1, sum, *accumulator);
                 }
             }
         }
@@ -148,26 +119,134 @@ unsafe fn panel_by_tokens<C: Codes, S: Scales, const PLANES: usize, const TOKENS
     }
 }
 
-/// Integer sums before any product: the last plane's hold the offset times minus the activations' sum.
+/// Adds the products with second digits to the strip's outputs.
+///
+/// # Safety
+/// As [`Strip`] states, and AVX-512 with VNNI; the outputs hold the rest.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn add_second_digits<C: Codes, S: Scales>(strip: &Strip) {
+    for group in 0..strip.columns / GROUP {
+        // SAFETY: one of the strip's groups.
+        let mut marked = unsafe { strip.marked(group) };
+        let Some(mut token) = marked.next() else {
+            continue;
+        };
+        let place = S::SCALING.place(C::WIDTH, group);
+        // SAFETY: the group has second digits in the token's row, and its outputs were written.
+        unsafe {
+            let codes = strip.panel.add(place.codes);
+            let halves = [
+                [C::pair::<0>(codes), C::pair::<1>(codes)],
+                [C::pair::<2>(codes), C::pair::<3>(codes)],
+            ];
+            let scales = S::load(strip.panel, place);
+            let row = strip
+                .activations
+                .add(strip.second.low + group * GROUP_BYTES);
+            loop {
+                let first = row.add(token * strip.stride);
+                let block = Block { first, stride: 0 };
+                let out = strip.out.add(token * strip.out_stride);
+                let mut accumulator = [_mm512_loadu_ps(out)];
+                add_token::<S>(&halves, scales, block, &mut accumulator);
+                _mm512_storeu_ps(out, accumulator[0]);
+                match marked.next() {
+                    Some(next) => token = next,
+                    None => break,
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of a group's lines with one token, scaled.
+///
+/// # Safety
+/// AVX-512 VNNI; `block` is the same group of a token.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn add_token<S: Scales>(
+    halves: &[[(__m512i, __m512i); 2]; 2],
+    scales: (__m512, __m512),
+    block: Block,
+    accumulator: &mut [__m512; 1],
+) {
+    // SAFETY: by the contract.
+    unsafe {
+        let separate = matches!(S::SCALING, Scaling::SuperHalves);
+        let mut sums = [start::<S, 1, 0>(block), [_mm512_setzero_si512()]];
+        if separate {
+            sums[1] = start::<S, 1, 1>(block);
+        }
+        for (half, (sums, lines)) in sums.iter_mut().zip(halves).enumerate() {
+            for (pair, (even, odd)) in lines.iter().enumerate() {
+                let at = (half * 2 + pair) * 2 * QUAD;
+                let x = [block.broadcast(0, at), block.broadcast(0, at + QUAD)];
+                sums[0] = _mm512_dpbusd_epi32(sums[0], *even, x[0]);
+                sums[0] = _mm512_dpbusd_epi32(sums[0], *odd, x[1]);
+            }
+        }
+        if separate {
+            add_scaled(scales.0, block, &sums[0], accumulator);
+            add_scaled(scales.1, block, &sums[1], accumulator);
+        } else {
+            let sum = [_mm512_add_epi32(sums[0][0], sums[1][0])];
+            add_scaled(scales.0, block, &sum, accumulator);
+        }
+    }
+}
+
+/// Adds the products of a group's codes, scaled.
+///
+/// # Safety
+/// AVX-512 VNNI; `codes` is a group's tile and `block` the same group of `TOKENS` tokens.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn add_products<C: Codes, S: Scales, const TOKENS: usize>(
+    codes: *const u8,
+    scales: (__m512, __m512),
+    block: Block,
+    accumulators: &mut [__m512; TOKENS],
+) {
+    // SAFETY: by the contract.
+    unsafe {
+        let mut sums = start::<S, TOKENS, 0>(block);
+        add_pair::<C, TOKENS, 0>(codes, block, &mut sums);
+        add_pair::<C, TOKENS, 1>(codes, block, &mut sums);
+        if matches!(S::SCALING, Scaling::SuperHalves) {
+            add_scaled(scales.0, block, &sums, accumulators);
+            sums = start::<S, TOKENS, 1>(block);
+        }
+        add_pair::<C, TOKENS, 2>(codes, block, &mut sums);
+        add_pair::<C, TOKENS, 3>(codes, block, &mut sums);
+        let scale = match S::SCALING {
+            Scaling::SuperHalves => scales.1,
+            _ => scales.0,
+        };
+        add_scaled(scale, block, &sums, accumulators);
+    }
+}
+
+/// Integer sums before any product: the offset times minus the activations' sum.
 ///
 /// # Safety
 /// AVX-512 F; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn start<S: Scales, const PLANES: usize, const TOKENS: usize, const HALF: usize>(
+unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
     block: Block,
-) -> Sums<PLANES, TOKENS> {
-    let mut sums = [[_mm512_setzero_si512(); TOKENS]; PLANES];
+) -> [__m512i; TOKENS] {
+    let mut sums = [_mm512_setzero_si512(); TOKENS];
     let offset = S::SCALING.offset();
     if offset == 0 {
         return sums;
     }
     let shift = _mm_cvtsi32_si128(offset.trailing_zeros() as i32);
-    for (token, sum) in sums[PLANES - 1].iter_mut().enumerate() {
+    for (token, sum) in sums.iter_mut().enumerate() {
         // SAFETY: inside the group.
         let minus = unsafe {
-            let all = block.broadcast(token, PLANES * GROUP + MINUS_SUM);
-            let first = block.broadcast(token, PLANES * GROUP + MINUS_FIRST);
+            let all = block.broadcast(token, MINUS_SUM);
+            let first = block.broadcast(token, MINUS_FIRST);
             match (S::SCALING, HALF) {
                 (Scaling::SuperHalves, 0) => first,
                 (Scaling::SuperHalves, _) => _mm512_sub_epi32(all, first),
@@ -182,29 +261,27 @@ unsafe fn start<S: Scales, const PLANES: usize, const TOKENS: usize, const HALF:
 /// Adds eight columns' products.
 ///
 /// # Safety
-/// AVX-512 VNNI; `codes` is a group's tile and `block` the same group of `TOKENS` tokens.
+/// As [`add_products`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_pair<C: Codes, const PLANES: usize, const TOKENS: usize, const PAIR: usize>(
+unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
     codes: *const u8,
     block: Block,
-    sums: &mut Sums<PLANES, TOKENS>,
+    sums: &mut [__m512i; TOKENS],
 ) {
     // SAFETY: by the contract.
     let (even, odd) = unsafe { C::pair::<PAIR>(codes) };
-    for (plane, sums) in sums.iter_mut().enumerate() {
-        for (token, sum) in sums.iter_mut().enumerate() {
-            let at = plane * GROUP + PAIR * 2 * QUAD;
-            // SAFETY: inside the group.
-            let x = unsafe {
-                [
-                    block.broadcast(token, at),
-                    block.broadcast(token, at + QUAD),
-                ]
-            };
-            *sum = _mm512_dpbusd_epi32(*sum, even, x[0]);
-            *sum = _mm512_dpbusd_epi32(*sum, odd, x[1]);
-        }
+    for (token, sum) in sums.iter_mut().enumerate() {
+        let at = PAIR * 2 * QUAD;
+        // SAFETY: inside the group.
+        let x = unsafe {
+            [
+                block.broadcast(token, at),
+                block.broadcast(token, at + QUAD),
+            ]
+        };
+        *sum = _mm512_dpbusd_epi32(*sum, even, x[0]);
+        *sum = _mm512_dpbusd_epi32(*sum, odd, x[1]);
     }
 }
 
@@ -214,22 +291,16 @@ unsafe fn add_pair<C: Codes, const PLANES: usize, const TOKENS: usize, const PAI
 /// AVX-512 F; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_scaled<const PLANES: usize, const TOKENS: usize>(
+unsafe fn add_scaled<const TOKENS: usize>(
     scale: __m512,
     block: Block,
-    sums: &Sums<PLANES, TOKENS>,
+    sums: &[__m512i; TOKENS],
     accumulators: &mut [__m512; TOKENS],
 ) {
-    const { assert!(FINE_BASE == 255) };
-    for (token, accumulator) in accumulators.iter_mut().enumerate() {
-        let mut sum = sums[0][token];
-        if PLANES == 2 {
-            let high = _mm512_sub_epi32(_mm512_slli_epi32::<8>(sum), sum);
-            sum = _mm512_add_epi32(high, sums[1][token]);
-        }
+    for (token, (accumulator, sum)) in accumulators.iter_mut().zip(sums).enumerate() {
         // SAFETY: inside the group.
-        let x = unsafe { block.broadcast(token, PLANES * GROUP + SCALE) };
+        let x = unsafe { block.broadcast(token, SCALE) };
         let factor = _mm512_mul_ps(scale, _mm512_castsi512_ps(x));
-        *accumulator = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(sum), *accumulator);
+        *accumulator = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(*sum), *accumulator);
     }
 }

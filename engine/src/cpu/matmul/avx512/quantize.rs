@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::super::format::GROUP;
-use super::super::quantize::{FINE_BASE, Numbers, TINY, group_bytes, portable_row, steps};
+use super::super::quantize::{GROUP_BYTES, Numbers, SCALE, STEPS, TINY, Target, portable_row};
 
 /// Groups taken together: lanes of a register.
 const TOGETHER: usize = 16;
@@ -17,18 +17,18 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 /// Quantises one row, with the bits of the portable code.
 ///
 /// # Safety
-/// AVX-512 with VNNI; the rest as `quantize::quantize_row`.
-pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(values: &[f32], row: *mut u8) {
+/// AVX-512 with VNNI; the rest as `quantize::portable_row`.
+pub(in super::super) unsafe fn quantize_row(values: &[f32], limit: f32, target: Target<'_>) {
     let groups = values.len() / GROUP;
     let parts = groups.div_ceil(TOGETHER);
     for part in 0..parts {
         let part = groups * part / parts..groups * (part + 1) / parts;
         // SAFETY: by the contract; at most sixteen groups.
         unsafe {
-            let target = row.add(part.start * group_bytes(PLANES));
+            let target = target.from(part.start);
             let values = &values[part.start * GROUP..part.end * GROUP];
-            if !quantize_groups::<PLANES>(values, target) {
-                portable_row::<PLANES>(values, target);
+            if !quantize_groups(values, limit, target) {
+                portable_row(values, limit, target);
             }
         }
     }
@@ -37,15 +37,14 @@ pub(in super::super) unsafe fn quantize_row<const PLANES: usize>(values: &[f32],
 /// Quantises up to sixteen groups; refuses if a value is not finite.
 ///
 /// # Safety
-/// AVX-512 with VNNI; `target` has room for the groups.
+/// As [`quantize_row`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn quantize_groups<const PLANES: usize>(values: &[f32], target: *mut u8) -> bool {
-    let groups = values.len() / GROUP;
+unsafe fn quantize_groups(values: &[f32], limit: f32, target: Target<'_>) -> bool {
+    let groups = values.as_chunks::<GROUP>().0;
     let mut magnitudes = [_mm512_setzero_si512(); TOGETHER];
     let mask = _mm512_set1_epi32(0x7fff_ffff);
-    for (magnitude, values) in magnitudes.iter_mut().zip(values.chunks_exact(GROUP)) {
-        // SAFETY: 32 values.
-        let [first, second] = unsafe { load(values.as_ptr()) };
+    for (magnitude, values) in magnitudes.iter_mut().zip(groups) {
+        let [first, second] = load(values);
         *magnitude = _mm512_max_epi32(
             _mm512_and_si512(_mm512_castps_si512(first), mask),
             _mm512_and_si512(_mm512_castps_si512(second), mask),
@@ -58,112 +57,118 @@ unsafe fn quantize_groups<const PLANES: usize>(values: &[f32], target: *mut u8) 
         return false;
     }
     let largest = _mm512_castsi512_ps(largest);
-    let codes = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(largest, _mm512_set1_ps(TINY));
-    let steps = _mm512_set1_ps(steps(PLANES));
-    let scale = _mm512_maskz_div_ps(codes, largest, steps);
-    let mut inverses = [0.0_f32; TOGETHER];
-    // SAFETY: sixteen values.
-    unsafe {
-        _mm512_storeu_ps(
-            inverses.as_mut_ptr(),
-            _mm512_maskz_div_ps(codes, steps, largest),
-        );
-    };
-
+    let coded = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(largest, _mm512_set1_ps(TINY));
+    let steps = _mm512_set1_ps(STEPS);
+    let scale = _mm512_maskz_div_ps(coded, largest, steps);
+    let inverse = lanes(_mm512_maskz_div_ps(coded, steps, largest));
     let mut quads = [_mm512_setzero_si512(); TOGETHER / 2];
-    for (pair, quads) in quads.iter_mut().enumerate().take(groups.div_ceil(2)) {
+    for (pair, quads) in quads.iter_mut().enumerate().take(groups.len().div_ceil(2)) {
         // The last group stands in for the one that an odd number lacks.
-        let places = [2 * pair, (2 * pair + 1).min(groups - 1)];
+        let places = [2 * pair, (2 * pair + 1).min(groups.len() - 1)];
         // SAFETY: groups of the values and of the target.
-        *quads = unsafe { put_codes::<PLANES>(values, places, &inverses, target) };
+        *quads = unsafe { put_codes(groups, places, &inverse, target.row) };
     }
-    let (first, second) = sums_of_each(&quads);
+
+    let squares = _mm512_mul_ps(largest, largest);
+    let stand_out = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(coded, squares, _mm512_set1_ps(limit));
+    let mut low_sums = [0.0; TOGETHER];
+    if stand_out != 0 {
+        let largest = lanes(largest);
+        for (group, values) in groups.iter().enumerate() {
+            if stand_out >> group & 1 == 1 {
+                // SAFETY: a group of the row.
+                low_sums[group] = unsafe { target.put_low(group, values, largest[group]) };
+            }
+        }
+    }
+    for group in 0..groups.len() {
+        target.mark(group, stand_out >> group & 1 == 1);
+    }
+    // SAFETY: room for the groups.
+    unsafe { put_numbers(groups.len(), scale, &quads, &low_sums, target.row) };
+    true
+}
+
+/// Sixteen lanes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[inline]
+fn lanes(register: __m512) -> [f32; TOGETHER] {
+    let mut lanes = [0.0; TOGETHER];
+    // SAFETY: sixteen values.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), register) };
+    lanes
+}
+
+/// Writes the numbers of the first `groups` groups.
+///
+/// # Safety
+/// AVX-512; `row` has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[inline]
+unsafe fn put_numbers(
+    groups: usize,
+    scale: __m512,
+    quads: &[__m512i; TOGETHER / 2],
+    low_sums: &[f32; TOGETHER],
+    row: *mut u8,
+) {
+    let (first, second) = sums_of_each(quads);
     let sum = _mm512_add_epi32(first, second);
     let zero = _mm512_setzero_si512();
+    // SAFETY: sixteen values.
+    let low_sums = unsafe { _mm512_loadu_ps(low_sums.as_ptr()) };
     let scaled = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum));
     let numbers = transposed([
         _mm512_castps_si512(scale),
-        _mm512_castps_si512(scaled),
+        _mm512_castps_si512(_mm512_add_ps(scaled, low_sums)),
         _mm512_sub_epi32(zero, sum),
         _mm512_sub_epi32(zero, first),
     ]);
     for (group, numbers) in numbers.iter().enumerate().take(groups) {
         // SAFETY: behind the group's codes.
         unsafe {
-            let at = target.add(group * group_bytes(PLANES) + PLANES * GROUP);
+            let at = row.add(group * GROUP_BYTES + SCALE);
             at.cast::<Numbers>().write(*numbers);
         }
     }
-    true
 }
 
 /// A group's values.
-///
-/// # Safety
-/// AVX-512; 32 readable values.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline]
-unsafe fn load(values: *const f32) -> [__m512; 2] {
-    // SAFETY: by the contract; unaligned loads.
-    unsafe {
-        [
-            _mm512_loadu_ps(values),
-            _mm512_loadu_ps(values.add(GROUP / 2)),
-        ]
-    }
+fn load(values: &[f32; GROUP]) -> [__m512; 2] {
+    let at = values.as_ptr();
+    // SAFETY: 32 values; unaligned loads.
+    unsafe { [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(GROUP / 2))] }
 }
 
 /// Writes the codes of two groups; returns the sums of their quads, eight each.
 ///
 /// # Safety
-/// AVX-512 with VNNI; `places` are groups of the values and of the target.
+/// AVX-512 with VNNI; `row` has room for `places`, which are of `groups`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 #[inline]
-unsafe fn put_codes<const PLANES: usize>(
-    values: &[f32],
+unsafe fn put_codes(
+    groups: &[[f32; GROUP]],
     places: [usize; 2],
     inverses: &[f32; TOGETHER],
-    target: *mut u8,
+    row: *mut u8,
 ) -> __m512i {
     let mut codes = [_mm512_setzero_si512(); 4];
     for (codes, group) in codes.chunks_exact_mut(2).zip(places) {
-        // SAFETY: a group of the values.
-        let x = unsafe { load(values.as_ptr().add(group * GROUP)) };
+        let x = load(&groups[group]);
         let inverse = _mm512_set1_ps(inverses[group]);
         codes[0] = _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(x[0], inverse));
         codes[1] = _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(x[1], inverse));
     }
-    let base = _mm512_set1_epi32(FINE_BASE);
-    let mut low = codes;
-    if PLANES == 2 {
-        for (codes, low) in codes.iter_mut().zip(&mut low) {
-            let high = high_digits(*codes);
-            *low = _mm512_sub_epi32(*codes, _mm512_mullo_epi32(high, base));
-            *codes = high;
-        }
+    let bytes = packed(codes);
+    // SAFETY: codes of both groups.
+    unsafe {
+        let [first, second] = places.map(|group| row.add(group * GROUP_BYTES));
+        _mm256_storeu_si256(second.cast(), _mm512_extracti64x4_epi64::<1>(bytes));
+        _mm256_storeu_si256(first.cast(), _mm512_castsi512_si256(bytes));
     }
-    let ones = _mm512_set1_epi8(1);
-    let mut sums = _mm512_setzero_si512();
-    for (plane, codes) in [codes, low].into_iter().enumerate().take(PLANES) {
-        let bytes = packed(codes);
-        sums = _mm512_mullo_epi32(sums, base);
-        sums = _mm512_dpbusd_epi32(sums, ones, bytes);
-        // SAFETY: this plane of both groups.
-        unsafe {
-            let at = |group: usize| target.add(group * group_bytes(PLANES) + plane * GROUP);
-            _mm256_storeu_si256(at(places[1]).cast(), _mm512_extracti64x4_epi64::<1>(bytes));
-            _mm256_storeu_si256(at(places[0]).cast(), _mm512_castsi512_si256(bytes));
-        }
-    }
-    sums
-}
-
-/// The high digits of two-digit codes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-#[inline]
-fn high_digits(codes: __m512i) -> __m512i {
-    let reciprocal = _mm512_set1_ps(1.0 / FINE_BASE as f32);
-    _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(_mm512_cvtepi32_ps(codes), reciprocal))
+    _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), bytes)
 }
 
 /// Four registers of codes as bytes, in order.
