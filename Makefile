@@ -10,10 +10,10 @@ LISTEN ?= 127.0.0.1:7070
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit soak release setup
+.PHONY: help demo serve test check unit soak release setup bench-peers bench-engine
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup:
 	@scripts/setup.sh build
@@ -47,3 +47,9 @@ soak: ## the long loops in full
 	@scripts/setup.sh test
 	@scripts/fetch-model.sh >/dev/null
 	BATON_SOAK=1 BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --workspace
+
+bench-peers: setup ## compile llama.cpp, for bench-engine to compare with
+	@scripts/bench-peers.sh
+
+bench-engine: release bench-peers ## measure the engine and llama.cpp in turn
+	$(RELEASE) bench engine --model "$$(scripts/fetch-model.sh)" --peer llama.cpp

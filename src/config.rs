@@ -16,7 +16,7 @@ use crate::small_file;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Sections that a file may have, one per command.
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 9] = [
     "up",
     "router",
     "prefill",
@@ -25,6 +25,7 @@ const SECTIONS: [&str; 8] = [
     "status",
     "drain",
     "bench_serve",
+    "bench_engine",
 ];
 
 /// A parsed configuration file; empty when none is named.

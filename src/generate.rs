@@ -7,7 +7,7 @@ use baton_proto::code_name;
 use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::{
-    ChatInput, ChatMessage, DoneEvent, FinishReason, FinishedEvent, GenerateRequest,
+    ChatInput, ChatMessage, DoneEvent, FinishReason, FinishedEvent, GenerateRequest, PromptEvent,
     SamplingOptions, TokenEvent, TokenInput,
 };
 use serde_json::{Value, json};
@@ -47,6 +47,7 @@ async fn stream(args: &GenerateArgs, printer: &mut Printer) -> Result<(), Stream
             }
         };
         match next.map(|response| response.event) {
+            Some(Some(Event::Prompt(prompt))) => printer.prompt(&prompt)?,
             Some(Some(Event::Token(token))) => printer.token(&token)?,
             Some(Some(Event::Finished(finished))) => printer.finished(&finished)?,
             Some(Some(Event::Done(event))) => {
@@ -88,10 +89,15 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest, Failure> {
     if args.deadline_ms == Some(0) {
         return Err(Failure::usage("--deadline-ms is 0, allowed: 1 and more"));
     }
-    if args.logprobs.is_some() && args.format != Some(Format::Json) {
-        return Err(Failure::usage(
-            "--logprobs has no place in text; add --format json",
-        ));
+    for (flag, is_given) in [
+        ("--logprobs", args.logprobs.is_some()),
+        ("--prompt-logprobs", args.prompt_logprobs.is_some()),
+    ] {
+        if is_given && args.format != Some(Format::Json) {
+            return Err(Failure::usage(format!(
+                "{flag} has no place in text; add --format json"
+            )));
+        }
     }
     let input = match (&args.prompt, &args.chat, &args.prompt_file) {
         (Some(prompt), None, None) => Input::Prompt(prompt.clone()),
@@ -121,6 +127,7 @@ fn request(args: &GenerateArgs) -> Result<GenerateRequest, Failure> {
         stop: args.stop.clone(),
         ignore_eos: args.ignore_eos,
         logprobs: args.logprobs,
+        prompt_logprobs: args.prompt_logprobs,
         ..SamplingOptions::default()
     };
     Ok(GenerateRequest {
@@ -186,6 +193,17 @@ impl Printer {
             texts: vec![String::new(); choices as usize],
             midline: false,
         }
+    }
+
+    fn prompt(&mut self, prompt: &PromptEvent) -> Result<(), Failure> {
+        if self.format != Format::Json {
+            return Ok(());
+        }
+        let logprobs: Vec<Value> = prompt.logprobs.iter().map(logprobs_json).collect();
+        line(&json!({
+            "event": "prompt", "position": prompt.position,
+            "token_ids": prompt.token_ids, "logprobs": logprobs,
+        }))
     }
 
     fn token(&mut self, token: &TokenEvent) -> Result<(), Failure> {

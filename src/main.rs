@@ -49,7 +49,14 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Fields of which a flag replaces all others of the file.
 const PROMPTS: &[&str] = &["prompt", "chat", "prompt_file", "token_ids"];
-const ARRIVALS: &[&str] = &["concurrency", "rate", "steady", "inject", "duration"];
+const ARRIVALS: &[&str] = &[
+    "concurrency",
+    "rate",
+    "steady",
+    "inject",
+    "rounds",
+    "duration",
+];
 
 async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
     match cli.command {
@@ -70,6 +77,7 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
             BenchCommand::Serve(args) => {
                 bench::serve(file.layer("bench_serve", &*args, &[ARRIVALS])?).await
             }
+            BenchCommand::Engine(args) => bench::engine(&file.layer("bench_engine", &args, &[])?),
         },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use baton_proto::domain::PromptLogprobs;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, DecodeReport, Scheduled};
 use baton_scheduler::{SequenceEvent, StepHandle};
@@ -99,6 +100,14 @@ impl<'a> TokenStream<'a> {
                         queue,
                     }))
                     .await
+            }
+            SequenceEvent::PromptLogprobs { position, entries } => {
+                let some = PromptLogprobs {
+                    attempt: self.attempt,
+                    position,
+                    entries,
+                };
+                self.leg.send(DecodeEvent::PromptLogprobs(some)).await
             }
             SequenceEvent::Token(token) => {
                 self.leg

@@ -3,6 +3,7 @@
 //! Nothing here knows requests, workers or networks.
 
 use baton_kv_cache::PageIndex;
+use baton_sampling::{PlainSampler, Sampler};
 
 use crate::EngineError;
 
@@ -73,6 +74,10 @@ pub trait StepEngine: Send {
     fn vocabulary(&self) -> usize;
     /// Longest sequence, in tokens.
     fn context_length(&self) -> u32;
+    /// What chooses tokens from the logits; the same bits whatever it is.
+    fn sampler(&self) -> &'static dyn Sampler {
+        &PlainSampler
+    }
     /// Runs one step. `on_layer(l)` is called on this thread when K and V of layer `l` are in the
     /// pages for every slice of the batch; it must not block.
     ///

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use baton_kv_transfer::{PageProgress, TransferError, TransferStats};
-use baton_proto::domain::{GeneratedToken, Grant};
+use baton_proto::domain::{GeneratedToken, Grant, PromptLogprobs};
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
@@ -121,6 +121,14 @@ impl<'a> HandOff<'a> {
                 if let Some(grant) = self.early.take() {
                     self.begin(grant).await?;
                 }
+            }
+            SequenceEvent::PromptLogprobs { position, entries } => {
+                let some = PromptLogprobs {
+                    attempt: self.attempt,
+                    position,
+                    entries,
+                };
+                self.leg.send(PrefillEvent::PromptLogprobs(some)).await?;
             }
             SequenceEvent::Token(token) => {
                 let token = to_generated(token, self.attempt);

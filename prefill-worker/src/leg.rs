@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use baton_proto::domain::PromptLogprobs;
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
 use baton_scheduler::{AfterPrompt, SequenceEvent, SequenceSpec};
@@ -111,6 +112,14 @@ async fn first_token_only(
                     queue,
                 }))
                 .await?;
+            }
+            SequenceEvent::PromptLogprobs { position, entries } => {
+                let some = PromptLogprobs {
+                    attempt: admitted.attempt,
+                    position,
+                    entries,
+                };
+                leg.send(PrefillEvent::PromptLogprobs(some)).await?;
             }
             SequenceEvent::Token(token) => {
                 computed = started.elapsed();

@@ -10,7 +10,7 @@ use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, Wo
 mod tests;
 
 /// Version of the worker protocol and the data plane.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// One compatibility identity: only equal fingerprints may exchange pages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -157,6 +157,17 @@ pub struct GeneratedToken {
     pub logprobs: Option<TokenLogprobs>,
     /// Set on the last token of a choice.
     pub finish: Option<FinishReason>,
+}
+
+/// Log-probabilities of neighbouring prompt tokens as workers report them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLogprobs {
+    /// Attempt that computed them.
+    pub attempt: Attempt,
+    /// Prompt index of the first entry, at least 1: the first token has none.
+    pub position: u32,
+    /// One for each prompt token from there on (`chosen`), at least one.
+    pub entries: Vec<TokenLogprobs>,
 }
 
 /// A granted page slot.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{GeneratedToken, Grant, SequenceSpec, Transport};
+use crate::domain::{GeneratedToken, Grant, PromptLogprobs, SequenceSpec, Transport};
 use crate::ids::Attempt;
 
 /// Router to prefill worker.
@@ -26,6 +26,8 @@ pub enum PrefillCommand {
 pub enum PrefillEvent {
     /// The first chunk is starting; the prompt's pages are reserved.
     Scheduled(Scheduled),
+    /// Of the next prompt tokens, before the first token.
+    PromptLogprobs(PromptLogprobs),
     /// First token of one choice.
     FirstToken(GeneratedToken),
     /// Last message of a good leg.
@@ -95,6 +97,8 @@ pub enum DecodeEvent {
     },
     /// One token.
     Token(GeneratedToken),
+    /// Of the next prompt tokens of a local prefill, before the first token.
+    PromptLogprobs(PromptLogprobs),
     /// Last message of a good leg.
     Done(DecodeReport),
     /// The first chunk of a local prefill is starting.

@@ -40,6 +40,8 @@ pub const MAX_REPORTED_SEQUENCES: u32 = 1 << 24;
 pub const MAX_STEP_US: u32 = 600_000_000;
 /// Longest free text of a peer that is kept (reasons), in bytes.
 pub const MAX_REASON_BYTES: usize = 1024;
+/// Most entries of one message of prompt log-probabilities.
+pub const MAX_PROMPT_LOGPROBS: usize = 1024;
 /// Most stop strings of one request.
 pub const MAX_STOP_STRINGS: usize = 4;
 /// Longest stop string, in bytes.

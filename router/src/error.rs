@@ -59,6 +59,9 @@ pub(crate) enum RequestError {
     /// A worker refused the request itself, not this moment.
     #[error("{0}")]
     Refused(String),
+    /// The model fails at this request.
+    #[error("{0}")]
+    Model(String),
     #[error("{what}; try again later")]
     Overloaded { what: String, retry_after: Duration },
     #[error("no {} worker is usable{why}", role_name(*.role))]
@@ -114,7 +117,7 @@ impl RequestError {
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::SlowReader(_) => Code::Aborted,
             Self::ClientGone => Code::Cancelled,
-            Self::Internal => Code::Internal,
+            Self::Model(_) | Self::Internal => Code::Internal,
         }
     }
 }

@@ -10,6 +10,7 @@ mod math;
 mod params;
 mod philox;
 mod sampler;
+mod scan;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -20,4 +21,7 @@ pub use params::{
     MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_PENALTY, MAX_REPETITION_PENALTY, MAX_STOP_TOKEN_IDS,
     MAX_TEMPERATURE, MIN_REPETITION_PENALTY, SamplingParams,
 };
-pub use sampler::{SampleError, SampleInput, Sampled, TokenLogprobs, sample};
+pub use sampler::{
+    PlainSampler, SampleError, SampleInput, Sampled, Sampler, TokenLogprobs, log_probabilities,
+    sample,
+};

@@ -4,9 +4,10 @@
 //! additions and multiplications in a fixed order, so that a sampled token is the same on every
 //! machine. Polynomials are those of the Cephes library (`expf.c`, `logf.c`); the relative error is
 //! below 3e-7. Must not know of sampling.
+#![allow(clippy::inline_always)] // Inlined into one function per instruction set, or it is not vector code.
 
 /// `exp(x)` for `x <= 0`; 0 below -87 (where the result would be subnormal).
-#[inline]
+#[inline(always)]
 pub(crate) fn exp_nonpositive(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
     const ROUND: f32 = 12_582_912.0;
@@ -26,13 +27,6 @@ pub(crate) fn exp_nonpositive(x: f32) -> f32 {
     let exponent = (rounded.to_bits().wrapping_sub(ROUND.to_bits())).wrapping_add(127) << 23;
     let value = mantissa * f32::from_bits(exponent);
     if x < -87.0 { 0.0 } else { value }
-}
-
-/// `exp((x - max) * scale)` of a whole row, none of which exceeds `max`.
-pub(crate) fn exp_row(row: &[f32], max: f32, scale: f32) -> Vec<f32> {
-    row.iter()
-        .map(|&x| exp_nonpositive((x - max) * scale))
-        .collect()
 }
 
 /// `ln(x)` for finite normal `x > 0`.

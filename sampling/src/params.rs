@@ -46,6 +46,9 @@ pub struct SamplingParams {
     /// Report the log-probability of the chosen token and of this many most likely ones,
     /// `0..=MAX_LOGPROBS`.
     pub logprobs: Option<u32>,
+    /// Report the log-probability of every prompt token but the first, given those before it, and of
+    /// this many most likely ones in its place, `0..=MAX_LOGPROBS`.
+    pub prompt_logprobs: Option<u32>,
 }
 
 /// Temperatures below this are computed as greedy (documented epsilon).
@@ -91,6 +94,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -134,7 +138,12 @@ impl SamplingParams {
         for &id in &self.stop_token_ids {
             token("stop_token_ids", id, vocabulary)?;
         }
-        integer("logprobs", self.logprobs.unwrap_or(0), 0, MAX_LOGPROBS)?;
+        for (field, count) in [
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
+            integer(field, count.unwrap_or(0), 0, MAX_LOGPROBS)?;
+        }
         Ok(self)
     }
 

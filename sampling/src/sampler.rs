@@ -3,11 +3,15 @@
 //! Order: logit bias, repetition penalty, presence and frequency penalties, minimum length
 //! ([`crate::adjust`]), temperature, top-k, min-p, top-p, draw. All in f32 with a fixed order of
 //! operations. It must not know of batches, requests or models.
+#![allow(clippy::inline_always)] // Inlined into one function per instruction set, or it is not vector code.
+
+use std::fmt::Debug;
 
 use crate::adjust::adjusted;
-use crate::math::{exp_row, ln};
+use crate::math::{exp_nonpositive, ln};
 use crate::philox::uniform;
-use crate::select::{Peak, draw, largest, nucleus, peak, sum};
+use crate::scan::{Peak, Scan};
+use crate::select::{BLOCK, block_sum, block_sums, draw, nucleus, sum};
 use crate::{LOGPROB_FLOOR, SamplingParams};
 
 /// The chosen token and, if asked for, log-probabilities.
@@ -33,7 +37,7 @@ pub struct TokenLogprobs {
 }
 
 /// Why no token could be chosen.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     /// The logits hold a NaN or plus infinity. (Minus infinity excludes a token.)
     #[error("logits of position {position} are not finite")]
@@ -64,6 +68,41 @@ pub struct SampleInput<'a> {
     pub eos_ids: &'a [u32],
 }
 
+/// Chooses tokens and reports log-probabilities. A backend may do so with the instructions that it has:
+/// every implementation gives the bits of [`sample`] and [`log_probabilities`].
+pub trait Sampler: Debug + Send + Sync {
+    /// As [`sample`].
+    ///
+    /// # Errors
+    /// As [`sample`].
+    fn sample(
+        &self,
+        params: &SamplingParams,
+        input: &SampleInput<'_>,
+    ) -> Result<Sampled, SampleError>;
+
+    /// As [`log_probabilities`].
+    fn log_probabilities(&self, logits: &[f32], token: u32, count: u32) -> Option<TokenLogprobs>;
+}
+
+/// The sampler in plain instructions.
+#[derive(Debug, Clone, Copy)]
+pub struct PlainSampler;
+
+impl Sampler for PlainSampler {
+    fn sample(
+        &self,
+        params: &SamplingParams,
+        input: &SampleInput<'_>,
+    ) -> Result<Sampled, SampleError> {
+        sample(params, input)
+    }
+
+    fn log_probabilities(&self, logits: &[f32], token: u32, count: u32) -> Option<TokenLogprobs> {
+        log_probabilities(logits, token, count)
+    }
+}
+
 /// Chooses the token at completion index `input.completion.len()`.
 ///
 /// Randomness is a counter-based generator keyed by (seed, choice, position): the result does not
@@ -72,10 +111,12 @@ pub struct SampleInput<'a> {
 ///
 /// # Errors
 /// Logits with a NaN or plus infinity, or nothing left to choose from.
+#[inline(always)]
 pub fn sample(params: &SamplingParams, input: &SampleInput<'_>) -> Result<Sampled, SampleError> {
     let position = input.completion.len() as u32;
     let logits = adjusted(params, input);
-    let (index, value) = match peak(&logits) {
+    let scan = Scan::of(&logits);
+    let (index, max) = match scan.peak() {
         Peak::At { index, value } => (index, value),
         Peak::Nothing => return Err(SampleError::NothingLeft { position }),
         Peak::NotFinite => return Err(SampleError::NotFinite { position }),
@@ -83,85 +124,174 @@ pub fn sample(params: &SamplingParams, input: &SampleInput<'_>) -> Result<Sample
     let token_id = if params.is_greedy() {
         index as u32
     } else {
-        let survivors = Survivors::new(&logits, value, params);
         let number = uniform(params.seed, input.choice, position);
-        survivors.id(draw(&survivors.weights, number))
+        drawn(&logits, &scan, max, params, number)
     };
-    let logprobs = params
-        .logprobs
-        .map(|count| log_probabilities(input.logits, token_id, count as usize));
+    let mut logprobs = None;
+    if let Some(count) = params.logprobs {
+        // A token was chosen, so some logit is finite; one that the minimum length hides may not be.
+        let reported = log_probabilities(input.logits, token_id, count);
+        logprobs = Some(reported.unwrap_or_else(excluded));
+    }
     Ok(Sampled { token_id, logprobs })
+}
+
+/// Log-softmax of the model's logits for `token` and the `count` most likely ones; `None` if a NaN or
+/// plus infinity is among them.
+#[inline(always)]
+pub fn log_probabilities(logits: &[f32], token: u32, count: u32) -> Option<TokenLogprobs> {
+    let scan = Scan::of(logits);
+    let max = match scan.peak() {
+        Peak::At { value, .. } => value,
+        Peak::Nothing => return Some(excluded()),
+        Peak::NotFinite => return None,
+    };
+    let log_sum = ln(sum(&weight_sums(logits, max, 1.0)));
+    let log_probability = |id: u32| {
+        let logit = logits.get(id as usize).copied();
+        let logit = logit.unwrap_or(f32::NEG_INFINITY);
+        (logit - max - log_sum).clamp(LOGPROB_FLOOR, 0.0)
+    };
+    let top = scan.largest(count as usize).into_iter();
+    Some(TokenLogprobs {
+        chosen: log_probability(token),
+        top: top.map(|id| (id, log_probability(id))).collect(),
+    })
+}
+
+/// Of a row in which every token is excluded.
+fn excluded() -> TokenLogprobs {
+    TokenLogprobs {
+        chosen: LOGPROB_FLOOR,
+        top: Vec::new(),
+    }
+}
+
+/// The token that the filters leave and `number` in `[0, 1)` picks: weights (of the most likely token:
+/// 1) are laid end to end in ascending order of id.
+#[inline(always)]
+fn drawn(logits: &[f32], scan: &Scan<'_>, max: f32, params: &SamplingParams, number: f32) -> u32 {
+    let scale = 1.0 / params.temperature;
+    let k = params.top_k as usize;
+    let keeps_all = k == 0 || k >= logits.len();
+    if keeps_all && params.min_p <= 0.0 && params.top_p >= 1.0 {
+        let sums = weight_sums(logits, max, scale);
+        let block = |number| {
+            let from = number * BLOCK;
+            let values = &logits[from..logits.len().min(from + BLOCK)];
+            weights_of(values, max, scale)
+        };
+        return draw(&sums, number, block) as u32;
+    }
+    let survivors = if keeps_all {
+        Survivors::of_all(logits, scan, max, params)
+    } else {
+        Survivors::of_top_k(logits, scan, max, params)
+    };
+    let block = |number| survivors.weights.chunks(BLOCK).nth(number).unwrap_or(&[]);
+    survivors.ids[draw(&block_sums(&survivors.weights), number, block)]
 }
 
 /// Tokens that the filters leave, in ascending order of id, with unnormalised probabilities (the
 /// most likely token of the row has weight 1).
 struct Survivors {
+    ids: Vec<u32>,
     weights: Vec<f32>,
-    /// `None` while no filter has dropped any: the index is the id.
-    ids: Option<Vec<u32>>,
 }
 
 impl Survivors {
-    fn new(logits: &[f32], max: f32, params: &SamplingParams) -> Self {
+    #[inline(always)]
+    fn of_top_k(logits: &[f32], scan: &Scan<'_>, max: f32, params: &SamplingParams) -> Self {
         let scale = 1.0 / params.temperature;
-        let k = params.top_k as usize;
-        let mut survivors = if k == 0 || k >= logits.len() {
-            Self {
-                weights: exp_row(logits, max, scale),
-                ids: None,
-            }
-        } else {
-            let mut ids = largest(logits, k);
-            ids.sort_unstable();
-            let kept: Vec<f32> = ids.iter().map(|&id| logits[id as usize]).collect();
-            Self {
-                weights: exp_row(&kept, max, scale),
-                ids: Some(ids),
-            }
-        };
+        let mut ids = scan.largest(params.top_k as usize);
+        ids.sort_unstable();
+        let weight = |&id: &u32| exp_nonpositive((logits[id as usize] - max) * scale);
+        let weights = ids.iter().map(weight).collect();
+        let mut survivors = Self { ids, weights };
         if params.min_p > 0.0 {
-            let kept = (0..survivors.weights.len() as u32)
-                .filter(|&i| survivors.weights[i as usize] >= params.min_p)
+            let weights = &survivors.weights;
+            let indices: Vec<u32> = (0..weights.len() as u32)
+                .filter(|&i| weights[i as usize] >= params.min_p)
                 .collect();
-            survivors.keep(kept);
+            survivors.keep(&indices);
         }
-        if params.top_p < 1.0 {
-            let kept = nucleus(&survivors.weights, params.top_p);
-            survivors.keep(kept);
-        }
+        let total = sum(&block_sums(&survivors.weights));
+        survivors.keep_nucleus(params.top_p, total);
         survivors
     }
 
-    /// Keeps the entries at these indices (ascending).
-    fn keep(&mut self, indices: Vec<u32>) {
-        self.weights = indices.iter().map(|&i| self.weights[i as usize]).collect();
-        self.ids = Some(match &self.ids {
-            None => indices,
-            Some(ids) => indices.iter().map(|&i| ids[i as usize]).collect(),
-        });
+    /// With `min_p`, `top_p` or both, and no top-k.
+    #[inline(always)]
+    fn of_all(logits: &[f32], scan: &Scan<'_>, max: f32, params: &SamplingParams) -> Self {
+        let scale = 1.0 / params.temperature;
+        if params.min_p > 0.0 {
+            let mut survivors = Self::at_least(params.min_p, scan, max, scale);
+            let total = sum(&block_sums(&survivors.weights));
+            survivors.keep_nucleus(params.top_p, total);
+            return survivors;
+        }
+        let total = sum(&weight_sums(logits, max, scale));
+        // If the tokens above a bar reach the share, the nucleus is among them: a high bar first.
+        let mut survivors = Self::at_least(1e-4 * total, scan, max, scale);
+        if sum(&block_sums(&survivors.weights)) < params.top_p * total {
+            // All tokens below this bar together weigh half of what top-p drops.
+            let least = (1.0 - params.top_p) * total / logits.len() as f32 * 0.5;
+            survivors = Self::at_least(least, scan, max, scale);
+        }
+        survivors.keep_nucleus(params.top_p, total);
+        survivors
     }
 
-    fn id(&self, index: usize) -> u32 {
-        self.ids.as_ref().map_or(index as u32, |ids| ids[index])
+    /// Tokens whose weight is at least `least`.
+    #[inline(always)]
+    fn at_least(least: f32, scan: &Scan<'_>, max: f32, scale: f32) -> Self {
+        /// Above the error of `exp_nonpositive` and `ln` together.
+        const MARGIN: f32 = 1e-3;
+        let lowest = ln(least.max(f32::MIN_POSITIVE)) - MARGIN;
+        let exponent = |logit: f32| (logit - max) * scale;
+        let (ids, weights) = scan.weighed(
+            |logit| exponent(logit) >= lowest,
+            |logit| exp_nonpositive(exponent(logit)),
+            least,
+        );
+        Self { ids, weights }
+    }
+
+    fn keep_nucleus(&mut self, top_p: f32, total: f32) {
+        if top_p < 1.0 {
+            self.keep(&nucleus(&self.weights, top_p * total));
+        }
+    }
+
+    /// Keeps the entries at these indices (ascending).
+    fn keep(&mut self, indices: &[u32]) {
+        let at = |&i: &u32| i as usize;
+        self.weights = indices.iter().map(|i| self.weights[at(i)]).collect();
+        self.ids = indices.iter().map(|i| self.ids[at(i)]).collect();
     }
 }
 
-/// Log-softmax of the model's logits for the chosen token and the `count` most likely ones.
-fn log_probabilities(logits: &[f32], chosen: u32, count: usize) -> TokenLogprobs {
-    let Peak::At { value: max, .. } = peak(logits) else {
-        // A token was chosen, so some logit is finite; one that the minimum length hides may not be.
-        return TokenLogprobs {
-            chosen: LOGPROB_FLOOR,
-            top: Vec::new(),
-        };
-    };
-    let log_sum = ln(sum(&exp_row(logits, max, 1.0)));
-    let log_probability = |id: u32| (logits[id as usize] - max - log_sum).clamp(LOGPROB_FLOOR, 0.0);
-    TokenLogprobs {
-        chosen: log_probability(chosen),
-        top: largest(logits, count)
-            .into_iter()
-            .map(|id| (id, log_probability(id)))
-            .collect(),
+/// Sums of the weights of a row's blocks of 256, without keeping the weights.
+#[inline(always)]
+fn weight_sums(logits: &[f32], max: f32, scale: f32) -> Vec<f32> {
+    let mut sums = Vec::with_capacity(logits.len().div_ceil(BLOCK));
+    let (blocks, rest) = logits.as_chunks::<BLOCK>();
+    for block in blocks {
+        sums.push(block_sum(&weights_of(block, max, scale)));
     }
+    if !rest.is_empty() {
+        // The zeros after them change no sum.
+        sums.push(block_sum(&weights_of(rest, max, scale)));
+    }
+    sums
+}
+
+/// Weights of up to 256 values, then zeros.
+#[inline(always)]
+fn weights_of(values: &[f32], max: f32, scale: f32) -> [f32; BLOCK] {
+    let mut weights = [0.0; BLOCK];
+    for (weight, &value) in weights.iter_mut().zip(values) {
+        *weight = exp_nonpositive((value - max) * scale);
+    }
+    weights
 }

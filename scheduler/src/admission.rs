@@ -57,6 +57,8 @@ impl Scheduler {
     ) -> Result<ReservedPages, SequenceError> {
         let mut group = self.check(now, id, spec, AfterPrompt::Decode)?;
         group.define_trunk();
+        // Whoever computes the prompt tells its log-probabilities.
+        group.next_prompt_logprob = group.prompt_len();
         // What waits here came first: its choices and pages are spoken for.
         let waiting = || self.queue.iter().filter_map(|id| self.groups.get(id));
         let choices: usize = waiting().map(|g| g.alive().count()).sum();
@@ -91,8 +93,13 @@ impl Scheduler {
         Ok(reserved)
     }
 
-    /// Starts the first of the queue, if it fits now.
-    pub(crate) fn admit_head(&mut self) -> Option<SequenceId> {
+    /// Starts the first of the queue, if it fits now, and if this step has rows for its log-probabilities
+    /// should it owe any.
+    pub(crate) fn admit_head(&mut self, has_prompt_rows: bool) -> Option<SequenceId> {
+        let head = self.groups.get(&self.head()?)?;
+        if head.first_owed_row().is_some() && !has_prompt_rows {
+            return None;
+        }
         let (id, mut pages) = self.find_head()?;
         self.grow_to_trunk(self.groups.get(&id)?, &mut pages.table)
             .ok()?;
@@ -197,8 +204,10 @@ impl Scheduler {
                 }
                 _ => Cow::Borrowed(&group.prompt),
             };
-            // The last token is always computed: its logits give the next one.
-            let most_pages = (group.trunk_len - 1) / page_size;
+            // The last token is always computed: its logits give the next one. So are those whose logits
+            // the prompt's log-probabilities come from.
+            let first_computed = group.first_owed_row().unwrap_or(group.trunk_len - 1);
+            let most_pages = first_computed / page_size;
             let (table, cursor) = self
                 .pool
                 .prefix_hit(&group.domain, &tokens, most_pages, hold);

@@ -17,6 +17,9 @@ pub struct SchedulerConfig {
     pub max_chunk: usize,
     /// Most slices (chunks and decode rows) in one step, at least 1.
     pub max_batch: usize,
+    /// Most rows of logits in one step for log-probabilities of prompts, at least 1; the slices' own rows
+    /// come on top. Bounds the chunks of such prompts.
+    pub max_prompt_rows: usize,
     /// Most requests waiting (preempted ones aside), at least 1.
     pub max_queued: usize,
     /// Share of the pool that admission keeps free for growth, percent, at most 90.
@@ -48,6 +51,7 @@ impl SchedulerConfig {
         range("token_budget", self.token_budget, 1, most)?;
         range("max_chunk", self.max_chunk, 1, self.token_budget)?;
         range("max_batch", self.max_batch, 1, most)?;
+        range("max_prompt_rows", self.max_prompt_rows, 1, most)?;
         range("max_queued", self.max_queued, 1, most)?;
         let headroom = self.headroom_percent as usize;
         range(

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use baton_sampling::SampleError;
+
 /// Why a sequence was refused or ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
@@ -44,7 +46,16 @@ pub enum SequenceError {
     /// The reader took nothing for the write deadline.
     #[error("reader took nothing for {0:?}")]
     SlowReader(Duration),
-    /// The sampler or the engine failed for this sequence alone.
+    /// The model gave logits from which no token can be chosen, for this sequence alone.
+    #[error("{0}")]
+    Logits(#[from] SampleError),
+    /// The model gave logits that are no numbers, for this sequence's prompt alone.
+    #[error("logits after prompt token {position} are not finite")]
+    PromptLogits {
+        /// Prompt index.
+        position: u32,
+    },
+    /// The engine failed for this sequence alone.
     #[error("{0}")]
     Internal(String),
     /// No reserved sequence has this id (released, or never known).

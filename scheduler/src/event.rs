@@ -42,6 +42,13 @@ pub enum SequenceEvent {
         /// choice runs, its completion so far.
         pages: Vec<PageIndex>,
     },
+    /// Log-probabilities of prompt tokens, if requested: in order, each once, before any token.
+    PromptLogprobs {
+        /// Prompt index of the first; the first token of a prompt has none.
+        position: u32,
+        /// One for each prompt token from there on (`chosen`).
+        entries: Vec<TokenLogprobs>,
+    },
     /// A token.
     Token(Token),
     /// Prompt computed, first tokens sampled and (with `HandOff`) pages pinned.

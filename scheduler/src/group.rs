@@ -29,6 +29,9 @@ pub(crate) struct Group {
     /// The choice whose completion belongs to the trunk.
     pub(crate) trunk_choice: Option<usize>,
     pub(crate) told: Told,
+    /// Prompt index of the token whose log-probability is told next; the prompt's length when all have
+    /// been told here or elsewhere, or none is asked for.
+    pub(crate) next_prompt_logprob: u32,
     pub(crate) landing: Landing,
     /// Its pages have not been granted a place elsewhere yet.
     pub(crate) awaits_grant: bool,
@@ -55,9 +58,11 @@ impl Group {
                 ..Choice::default()
             })
             .collect();
+        let asks = spec.params.prompt_logprobs.is_some();
         choices.resize_with(spec.params.choices as usize, Choice::default);
         Self {
             id,
+            next_prompt_logprob: if asks { 1 } else { spec.prompt.len() as u32 },
             prompt: spec.prompt,
             params: spec.params,
             domain: PrefixDomain {
@@ -82,6 +87,13 @@ impl Group {
 
     pub(crate) fn prompt_len(&self) -> u32 {
         self.prompt.len() as u32
+    }
+
+    /// First token whose row of logits is still owed to the prompt's log-probabilities, if any is: its
+    /// K and V must be computed here.
+    pub(crate) fn first_owed_row(&self) -> Option<u32> {
+        let is_owed = self.next_prompt_logprob < self.prompt_len();
+        is_owed.then(|| self.next_prompt_logprob - 1)
     }
 
     /// Indices of the choices that go on, ascending.

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::inbox::{Command, Inbox};
 use crate::progress::ProgressFactory;
-use crate::scheduler::{ModelLimits, Scheduler};
+use crate::scheduler::{ModelFacts, Scheduler};
 use crate::step_loop::StepLoop;
 use crate::{
     AfterPrompt, LoadSnapshot, ReservedPages, SchedulerConfig, SequenceError, SequenceEvent,
@@ -205,9 +205,10 @@ pub fn spawn(
     engine: Box<dyn StepEngine>,
     config: SchedulerConfig,
 ) -> Result<StepHandle, SequenceError> {
-    let model = ModelLimits {
+    let model = ModelFacts {
         vocabulary: u32::try_from(engine.vocabulary()).unwrap_or(u32::MAX),
         context: engine.context_length(),
+        sampler: engine.sampler(),
     };
     let inbox = Arc::new(Inbox::new(config.max_queued));
     let scheduler = Scheduler::new(config, model, Box::new(Blake3Hasher))?;

@@ -3,7 +3,7 @@
 
 use baton_engine::{LogitRows, Logits};
 use baton_kv_cache::Indexed;
-use baton_sampling::{SampleInput, sample};
+use baton_sampling::SampleInput;
 
 use crate::group::Group;
 use crate::plan::{Plan, PlannedSlice};
@@ -16,13 +16,16 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, plan: &Plan, logits: &Logits<'_>) {
         let mut next_row = 0;
         for slice in &plan.slices {
-            next_row += slice.logits.count(slice.len as usize);
-            let row = (slice.logits != LogitRows::None).then(|| logits.row(next_row - 1));
+            let count = slice.logits.count(slice.len as usize);
+            let rows: Vec<&[f32]> = (next_row..next_row + count)
+                .map(|row| logits.row(row))
+                .collect();
+            next_row += count;
             // A choice whose sampler failed has ended its whole group.
             if self.groups.contains_key(&slice.id)
-                && let Err(reason) = self.complete_slice(slice, row)
+                && let Err(error) = self.complete_slice(slice, &rows)
             {
-                self.fail(slice.id, SequenceError::Internal(reason));
+                self.fail(slice.id, error);
             }
         }
         for id in plan.ids() {
@@ -46,7 +49,11 @@ impl Scheduler {
         self.groups.remove(&id);
     }
 
-    fn complete_slice(&mut self, slice: &PlannedSlice, row: Option<&[f32]>) -> Result<(), String> {
+    fn complete_slice(
+        &mut self,
+        slice: &PlannedSlice,
+        rows: &[&[f32]],
+    ) -> Result<(), SequenceError> {
         let Some(group) = self.groups.get_mut(&slice.id) else {
             return Ok(());
         };
@@ -58,18 +65,23 @@ impl Scheduler {
             self.events.push((slice.id, SequenceEvent::FirstStep));
         }
         match slice.choice {
-            None => self.complete_trunk(slice, row),
+            None => self.complete_trunk(slice, rows),
             Some(at) => {
                 if let Some(lane) = group.choices[at].lane.as_mut() {
                     lane.computed = slice.from + slice.len;
                 }
                 self.index_pages(slice.id, Some(at));
-                row.map_or(Ok(()), |row| self.sample_choice(slice.id, at, row))
+                rows.last()
+                    .map_or(Ok(()), |row| self.sample_choice(slice.id, at, row))
             }
         }
     }
 
-    fn complete_trunk(&mut self, slice: &PlannedSlice, row: Option<&[f32]>) -> Result<(), String> {
+    fn complete_trunk(
+        &mut self,
+        slice: &PlannedSlice,
+        rows: &[&[f32]],
+    ) -> Result<(), SequenceError> {
         let Some(group) = self.groups.get_mut(&slice.id) else {
             return Ok(());
         };
@@ -78,6 +90,9 @@ impl Scheduler {
         };
         trunk.computed = slice.from + slice.len;
         let is_over = trunk.computed == group.trunk_len;
+        if slice.logits == LogitRows::All {
+            self.tell_prompt(slice, rows)?;
+        }
         self.index_pages(slice.id, None);
         if !is_over {
             return Ok(());
@@ -87,7 +102,7 @@ impl Scheduler {
             .alive()
             .filter(|at| group.continues_trunk(*at))
             .collect();
-        if let Some(row) = row {
+        if let Some(row) = rows.last() {
             for at in next {
                 self.sample_choice(slice.id, at, row)?;
             }
@@ -122,7 +137,33 @@ impl Scheduler {
         }
     }
 
-    fn sample_choice(&mut self, id: SequenceId, at: usize, row: &[f32]) -> Result<(), String> {
+    /// Tells the log-probabilities of the prompt tokens that come after the slice's.
+    fn tell_prompt(&mut self, slice: &PlannedSlice, rows: &[&[f32]]) -> Result<(), SequenceError> {
+        let sampler = self.model.sampler;
+        let Some(group) = self.groups.get_mut(&slice.id) else {
+            return Ok(());
+        };
+        let count = group.params.prompt_logprobs.unwrap_or(0);
+        let position = slice.from + 1;
+        let mut entries = Vec::with_capacity(rows.len());
+        // The row of the prompt's last token is for the first token of the completion.
+        for (row, &token) in rows.iter().zip(&group.prompt[position as usize..]) {
+            let entry = sampler.log_probabilities(row, token, count);
+            let position = position - 1 + entries.len() as u32;
+            entries.push(entry.ok_or(SequenceError::PromptLogits { position })?);
+        }
+        group.next_prompt_logprob = position + entries.len() as u32;
+        let event = SequenceEvent::PromptLogprobs { position, entries };
+        self.events.push((slice.id, event));
+        Ok(())
+    }
+
+    fn sample_choice(
+        &mut self,
+        id: SequenceId,
+        at: usize,
+        row: &[f32],
+    ) -> Result<(), SequenceError> {
         let Some(group) = self.groups.get_mut(&id) else {
             return Ok(());
         };
@@ -133,7 +174,8 @@ impl Scheduler {
             choice: at as u32,
             eos_ids: &self.config.eos_ids,
         };
-        let sampled = sample(&group.params, &input).map_err(|error| error.to_string())?;
+        let sampler = self.model.sampler;
+        let sampled = sampler.sample(&group.params, &input)?;
         let position = group.choices[at].completion.len() as u32;
         group.choices[at].completion.push(sampled.token_id);
         let finish = group.finish(at, sampled.token_id, &self.config.eos_ids);

@@ -63,12 +63,14 @@ impl Plan {
 /// What is left of a step.
 struct Room {
     tokens: usize,
-    rows: usize,
+    slices: usize,
+    /// Rows of logits for prompts' log-probabilities.
+    prompt_rows: usize,
 }
 
 impl Room {
     fn is_left(&self) -> bool {
-        self.tokens > 0 && self.rows > 0
+        self.tokens > 0 && self.slices > 0
     }
 }
 
@@ -79,7 +81,8 @@ impl Scheduler {
         let mut plan = Plan::default();
         let mut room = Room {
             tokens: self.config.token_budget,
-            rows: self.config.max_batch,
+            slices: self.config.max_batch,
+            prompt_rows: self.config.max_prompt_rows,
         };
         let most_rows = self.decode_rows();
         self.plan_decode_rows(&mut plan, &mut room, most_rows);
@@ -88,7 +91,7 @@ impl Scheduler {
             self.plan_chunk(&mut plan, &mut room, id, choice);
         }
         while room.is_left()
-            && let Some(id) = self.admit_head()
+            && let Some(id) = self.admit_head(room.prompt_rows > 0)
         {
             self.plan_chunk(&mut plan, &mut room, id, None);
         }
@@ -232,22 +235,38 @@ impl Scheduler {
         let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
+        let tells_prompt = match group.first_owed_row().filter(|_| choice.is_none()) {
+            // A chunk ends where the rows that are owed begin, so that it owes all of its rows or none.
+            Some(owed) if from < owed => {
+                len = len.min(owed - from);
+                false
+            }
+            Some(_) => {
+                len = len.min(room.prompt_rows.min(u32::MAX as usize) as u32);
+                room.prompt_rows -= len as usize;
+                true
+            }
+            None => false,
+        };
+        if len == 0 {
+            return false;
+        }
         let is_sampled = match choice {
             Some(at) => from + len == group.choice_len(at),
             None => {
                 from + len == group.trunk_len && group.alive().any(|at| group.continues_trunk(at))
             }
         };
-        let logits = if is_sampled {
-            LogitRows::Last
-        } else {
-            LogitRows::None
+        let logits = match (tells_prompt, is_sampled) {
+            (true, _) => LogitRows::All,
+            (false, true) => LogitRows::Last,
+            (false, false) => LogitRows::None,
         };
         if let Some(at) = choice {
             group.choices[at].served_at = self.step + 1;
         }
         room.tokens -= len as usize;
-        room.rows -= 1;
+        room.slices -= 1;
         plan.slices.push(PlannedSlice {
             id,
             choice,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use baton_kv_cache::{PageHasher, PagePool};
+use baton_sampling::Sampler;
 
 use crate::group::Group;
 use crate::load::{LoadSnapshot, StepTimes};
@@ -16,13 +17,15 @@ use crate::progress::LayerProgress;
 use crate::sequence::{Phase, Progress};
 use crate::{SchedulerConfig, SequenceError, SequenceEvent, SequenceId};
 
-/// What the model can do.
+/// What the engine can do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ModelLimits {
+pub(crate) struct ModelFacts {
     /// Token ids are below this.
     pub(crate) vocabulary: u32,
     /// Longest sequence, in tokens.
     pub(crate) context: u32,
+    /// Chooses tokens from its logits.
+    pub(crate) sampler: &'static dyn Sampler,
 }
 
 /// Totals since the start.
@@ -47,7 +50,7 @@ pub(crate) struct Blocked {
 /// Owner of every sequence and page of a worker.
 pub(crate) struct Scheduler {
     pub(crate) config: SchedulerConfig,
-    pub(crate) model: ModelLimits,
+    pub(crate) model: ModelFacts,
     pub(crate) pool: PagePool,
     /// In order of arrival.
     pub(crate) groups: BTreeMap<SequenceId, Group>,
@@ -68,7 +71,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(
         config: SchedulerConfig,
-        model: ModelLimits,
+        model: ModelFacts,
         hasher: Box<dyn PageHasher>,
     ) -> Result<Self, SequenceError> {
         config.validate()?;

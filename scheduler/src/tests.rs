@@ -6,6 +6,7 @@ mod fairness;
 mod handoff;
 mod lifecycle;
 mod oracle;
+mod prompt_logprobs;
 mod random;
 mod rig;
 mod shortage;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::Format;
+use super::numbers::finite_f32;
 
 /// One request. Exactly one of --prompt, --chat, --prompt-file and --token-ids gives its input.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
@@ -88,6 +89,11 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logprobs: Option<u32>,
+    /// Report log-probabilities of the prompt's tokens, given those before, and of this many most likely
+    /// ones in their place, 0 to 20; needs --format json.
+    #[arg(long, value_name = "K")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<u32>,
     /// Go on past the model's end-of-sequence tokens.
     #[arg(long)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -132,111 +138,4 @@ pub(crate) struct DrainArgs {
     #[arg(value_name = "WORKER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) worker: Option<String>,
-}
-
-/// Measuring a running service.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    #[command(subcommand)]
-    pub(crate) command: BenchCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Send load through the router and report TTFT, ITL, throughput and goodput.
-    Serve(Box<BenchServeArgs>),
-}
-
-/// Load on a running service.
-///
-/// Closed loop by default (--concurrency requests at once); --rate makes it an open loop with Poisson
-/// arrivals; --steady N with --inject RATE keeps N streams going and injects long prompts beside them.
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BenchServeArgs {
-    /// Router to load [default: 127.0.0.1:7070].
-    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) connect: Option<String>,
-    /// Requests to send [default: 64].
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) requests: Option<u32>,
-    /// Closed loop: requests at once [default: 4].
-    #[arg(long, value_name = "N", conflicts_with = "rate")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) concurrency: Option<u32>,
-    /// Open loop: mean arrivals per second (Poisson).
-    #[arg(long, value_name = "PER_SECOND", value_parser = finite_f64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) rate: Option<f64>,
-    /// Prompt lengths in tokens: N, MIN-MAX (uniform) or MEAN~SD (log-normal) [default: 128-512].
-    #[arg(long, value_name = "DIST")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_tokens: Option<String>,
-    /// Completion lengths in tokens, same notation [default: 64; 1024 with --steady].
-    #[arg(long, value_name = "DIST")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) output_tokens: Option<String>,
-    /// Keep this many endless streams going for --duration instead.
-    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "concurrency"])]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) steady: Option<u32>,
-    /// Beside --steady: inject this many long prompts per second, evenly spaced.
-    #[arg(long, value_name = "PER_SECOND", requires = "steady", value_parser = finite_f64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) inject: Option<f64>,
-    /// Prompt lengths of the injected requests [default: 1024-2000].
-    #[arg(long, value_name = "DIST", requires = "inject")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) inject_prompt_tokens: Option<String>,
-    /// Completion lengths of the injected requests [default: 8].
-    #[arg(long, value_name = "DIST", requires = "inject")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) inject_output_tokens: Option<String>,
-    /// Seconds of --steady [default: 40].
-    #[arg(long, value_name = "SECONDS", requires = "steady", value_parser = finite_f64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) duration: Option<f64>,
-    /// Seed of lengths, arrivals and prompts; repeating one finds its prompts cached [default: random, reported].
-    #[arg(long, value_name = "S")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) seed: Option<u64>,
-    /// Goodput counts requests whose TTFT is within this.
-    #[arg(long, value_name = "MS", value_parser = finite_f64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ttft_target_ms: Option<f64>,
-    /// Goodput counts requests whose mean ITL is within this.
-    #[arg(long, value_name = "MS", value_parser = finite_f64)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) itl_target_ms: Option<f64>,
-    /// How to print [default: text].
-    #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) format: Option<Format>,
-    /// Also write every gap between tokens to this CSV file: its end in seconds, the gap in
-    /// milliseconds, the request's number, whether it was a steady stream.
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gaps: Option<PathBuf>,
-}
-
-/// A number that single precision holds; NaN and infinity are none.
-fn finite_f32(text: &str) -> Result<f32, String> {
-    let number = finite_f64(text)? as f32;
-    if number.is_finite() {
-        Ok(number)
-    } else {
-        Err("is too large".to_owned())
-    }
-}
-
-/// A number; NaN and infinity are none.
-fn finite_f64(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if number.is_finite() {
-        Ok(number)
-    } else {
-        Err("expected a finite number".to_owned())
-    }
 }

@@ -1,7 +1,9 @@
 //! What can be said on the command line. Every field is optional here: defaults belong to the
 //! validation of each command, so that the configuration file can stand between.
 
+mod bench;
 mod clients;
+mod numbers;
 mod service;
 
 use std::path::PathBuf;
@@ -9,9 +11,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use clients::{
-    BenchArgs, BenchCommand, BenchServeArgs, DrainArgs, GenerateArgs, StatusArgs,
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, BenchEngineArgs, BenchServeArgs, EnginePart, PeerArg,
 };
+pub(crate) use clients::{DrainArgs, GenerateArgs, StatusArgs};
 pub(crate) use service::{KvDtypeArg, RouterArgs, TransportArg, UpArgs, WorkerArgs};
 
 /// Large language models with prefill and decode on separate pools.
@@ -51,7 +54,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Ask a worker to finish what runs and accept nothing more.
     Drain(DrainArgs),
-    /// Measure a running service.
+    /// Measure a running service, or the engine alone.
     Bench(BenchArgs),
 }
 

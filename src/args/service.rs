@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use baton_kv_cache::KvDtype;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,16 @@ pub(crate) enum KvDtypeArg {
     F16,
     /// IEEE single.
     F32,
+}
+
+impl From<KvDtypeArg> for KvDtype {
+    fn from(argument: KvDtypeArg) -> Self {
+        match argument {
+            KvDtypeArg::Bf16 => Self::Bf16,
+            KvDtypeArg::F16 => Self::F16,
+            KvDtypeArg::F32 => Self::F32,
+        }
+    }
 }
 
 /// The whole service on this machine.

@@ -12,7 +12,7 @@ use baton_proto::domain::WorkerRole;
 use baton_proto::ids::WorkerId;
 use baton_worker::{Membership, PoolSize, Stage, WorkerError, WorkerOptions};
 
-use crate::args::{KvDtypeArg, TransportArg, WorkerArgs};
+use crate::args::{TransportArg, WorkerArgs};
 use crate::exit::Failure;
 use crate::progress;
 
@@ -113,11 +113,7 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
     options.membership = args.router.map_or(Membership::Static, Membership::Router);
     options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
     options.page_size = args.page_size.unwrap_or(options.page_size);
-    options.kv_dtype = match args.kv_dtype.unwrap_or(KvDtypeArg::Bf16) {
-        KvDtypeArg::Bf16 => KvDtype::Bf16,
-        KvDtypeArg::F16 => KvDtype::F16,
-        KvDtypeArg::F32 => KvDtype::F32,
-    };
+    options.kv_dtype = args.kv_dtype.map_or(KvDtype::Bf16, Into::into);
     options.isa = args.isa.as_deref().map(instruction_set).transpose()?;
     options.threads = args.threads.unwrap_or_else(default_threads);
     options.cpus = args

@@ -8,10 +8,22 @@ use baton_proto::v1::{FinishReason, GenerateResponse, Receipt, Usage};
 /// Everything one request got.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
+    /// Of the prompt's tokens from the second on.
+    pub(crate) prompt: Prompt,
     /// By choice.
     pub(crate) choices: BTreeMap<u32, Choice>,
     pub(crate) usage: Usage,
     pub(crate) receipt: Option<Receipt>,
+}
+
+/// What was said of the prompt.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Prompt {
+    pub(crate) token_ids: Vec<u32>,
+    /// Log-probabilities of these tokens, as bits.
+    pub(crate) logprobs: Vec<u32>,
+    /// Id and log-probability (as bits) of the most likely tokens, position after position.
+    pub(crate) top: Vec<(u32, u32)>,
 }
 
 /// What one choice got.
@@ -33,6 +45,20 @@ impl Answer {
     pub(crate) fn take(&mut self, response: GenerateResponse) {
         assert!(self.receipt.is_none(), "an event after the final one");
         match response.event.expect("every response has an event") {
+            Event::Prompt(event) => {
+                assert!(self.choices.is_empty(), "the prompt comes first");
+                let (at, prompt) = (event.position as usize, &mut self.prompt);
+                assert_eq!(at, prompt.token_ids.len() + 1, "missing or repeated");
+                assert_eq!(event.token_ids.len(), event.logprobs.len());
+                prompt.token_ids.extend(event.token_ids);
+                for entry in &event.logprobs {
+                    prompt.logprobs.push(entry.chosen.to_bits());
+                    let top = entry.top.iter();
+                    prompt
+                        .top
+                        .extend(top.map(|one| (one.token_id, one.logprob.to_bits())));
+                }
+            }
             Event::Token(token) => {
                 let choice = self.choices.entry(token.choice).or_default();
                 assert!(
@@ -78,10 +104,12 @@ impl Answer {
         }
     }
 
-    /// What must not change, whatever runs where: every choice, and what is counted (not what was cached).
+    /// What must not change, whatever runs where: every choice, what is said of the prompt, and what is
+    /// counted (not what was cached).
     pub(crate) fn essence(&self) -> Essence {
         (
             self.choices.values().cloned().collect(),
+            self.prompt.clone(),
             self.usage.prompt_tokens,
             self.usage.completion_tokens,
         )
@@ -111,5 +139,5 @@ impl Answer {
     }
 }
 
-/// Choices, prompt tokens and completion tokens.
-pub(crate) type Essence = (Vec<Choice>, u32, u32);
+/// Choices, prompt, prompt tokens and completion tokens.
+pub(crate) type Essence = (Vec<Choice>, Prompt, u32, u32);

@@ -213,6 +213,15 @@ fn hostile_arguments_of_clients_are_refused_before_anybody_is_asked() {
         (&["--prompt-tokens", "9-3"], &["--prompt-tokens", "9-3"]),
         (&["--prompt-tokens", "lots"], &["--prompt-tokens", "lots"]),
         (&["--steady", "0"], &["--steady", "0"]),
+        (
+            &["--steady", "1", "--rounds", "2"],
+            &["--rounds", "--inject"],
+        ),
+        (
+            &["--steady", "1", "--inject", "1", "--rounds", "0"],
+            &["--rounds", "1 to 100"],
+        ),
+        (&["--plot", "/none/x.svg"], &["/none/x.svg"]),
     ];
     for (flags, parts) in cases {
         let bench = ["bench", "serve", "--connect", "127.0.0.1:1"];
@@ -251,6 +260,14 @@ async fn failures_of_requests_have_messages_and_exit_codes() {
     let json = wrong(&["--logprobs", "21", "--format", "json"]);
     assert_eq!(json.code, Some(3), "{json:?}");
     for part in ["INVALID_ARGUMENT", "logprobs", "21", "20"] {
+        assert!(json.stdout.contains(part), "no {part:?}: {json:?}");
+    }
+    let text = wrong(&["--prompt-logprobs", "2"]);
+    assert_eq!(text.code, Some(2), "{text:?}");
+    assert!(text.stderr.contains("--format json"), "{text:?}");
+    let json = wrong(&["--prompt-logprobs", "4294967295", "--format", "json"]);
+    assert_eq!(json.code, Some(3), "{json:?}");
+    for part in ["INVALID_ARGUMENT", "prompt_logprobs", "4294967295", "20"] {
         assert!(json.stdout.contains(part), "no {part:?}: {json:?}");
     }
     for (flags, parts) in table {

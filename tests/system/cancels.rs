@@ -65,6 +65,7 @@ fn leave(client: &Client, random: &mut Random) -> impl Future<Output = ()> + use
     let prompt = tiny_prompt(random.bits(), 1 + random.below(700));
     let request = with(endless(prompt, 300), |sampling| {
         sampling.n = Some(1 + random.below(3) as u32);
+        sampling.prompt_logprobs = (random.below(4) == 0).then_some(1);
     });
     let patience = Duration::from_micros(random.below(60_000) as u64);
     let mut client = client.inference();

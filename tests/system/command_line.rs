@@ -243,3 +243,131 @@ async fn bench_serve_reports_every_gap() {
     );
     service.assert_idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bench_serve_compares_rounds_and_draws_every_gap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Setup::new(&tiny_model(folder.path())).start().await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (gaps, plot) = (file("gaps.csv"), file("gaps.svg"));
+    let ended = baton(&[
+        "bench",
+        "serve",
+        "--connect",
+        &service.address,
+        "--format",
+        "json",
+        "--steady",
+        "2",
+        "--inject",
+        "5",
+        "--rounds",
+        "2",
+        "--duration",
+        "0.8",
+        "--seed",
+        "7",
+        "--inject-prompt-tokens",
+        "100-200",
+        "--gaps",
+        &gaps,
+        "--plot",
+        &plot,
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let halves: Vec<_> = report["runs"]
+        .as_array()
+        .expect("runs")
+        .iter()
+        .map(|run| (run["round"].as_u64(), run["disturbed"].as_bool()))
+        .collect();
+    let half = |round, disturbed| (Some(round), Some(disturbed));
+    assert_eq!(
+        halves,
+        [half(1, false), half(1, true), half(2, false), half(2, true)]
+    );
+    let summary = &report["summary"];
+    for kind in ["alone", "disturbed"] {
+        assert!(
+            summary["steady_tok_s"][kind].as_f64() > Some(0.0),
+            "{summary}"
+        );
+        assert!(
+            summary["itl_ms"][kind]["max"].as_f64() > Some(0.0),
+            "{summary}"
+        );
+    }
+    assert!(
+        summary["injected_ttft_ms"]["count"].as_u64() >= Some(4),
+        "{summary}"
+    );
+
+    let gaps = std::fs::read_to_string(gaps).expect("written");
+    let steady = |disturbed: bool| {
+        let ends = |line: &&str| {
+            let fields: Vec<&str> = line.split(',').collect();
+            fields[3] == "true" && fields[5] == disturbed.to_string()
+        };
+        gaps.lines().skip(1).filter(ends).count() as u64
+    };
+    for (kind, disturbed) in [("alone", false), ("disturbed", true)] {
+        assert_eq!(
+            summary["itl_ms"][kind]["count"].as_u64(),
+            Some(steady(disturbed))
+        );
+    }
+    let drawn = std::fs::read_to_string(plot).expect("drawn");
+    for part in [
+        ">Alone<",
+        ">With injected prompts<",
+        "a prompt is injected",
+        "</svg>",
+    ] {
+        assert!(drawn.contains(part), "no {part:?} in the plot");
+    }
+    service.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_of_a_prompt_are_printed_before_its_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Setup::new(&tiny_model(folder.path())).start().await;
+    let ids: Vec<u32> = (0..200).map(|at| 10 + at % 190).collect();
+    let listed: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let ended = baton(&[
+        "generate",
+        "--connect",
+        &service.address,
+        "--token-ids",
+        &listed.join(","),
+        "--prompt-logprobs",
+        "3",
+        "--max-tokens",
+        "2",
+        "--ignore-eos",
+        "--format",
+        "json",
+    ]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let events = events(&ended);
+    let is_prompt = |event: &&Value| event["event"] == "prompt";
+    let prompt: Vec<_> = events.iter().take_while(is_prompt).collect();
+    assert_eq!(events.iter().filter(is_prompt).count(), prompt.len());
+    let mut next = 1;
+    for event in prompt {
+        assert_eq!(event["position"], next);
+        let logprobs = event["logprobs"].as_array().expect("logprobs");
+        for (entry, id) in logprobs
+            .iter()
+            .zip(event["token_ids"].as_array().expect("ids"))
+        {
+            assert_eq!(*id, ids[next]);
+            assert!(entry["logprob"].as_f64().expect("a number") <= 0.0);
+            assert_eq!(entry["top"].as_array().expect("alternatives").len(), 3);
+            next += 1;
+        }
+    }
+    assert_eq!(next, 200, "all but the first");
+    service.assert_idle().await;
+}

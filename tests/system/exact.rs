@@ -150,6 +150,12 @@ fn assert_variety(reference: &[Essence]) {
     let full = choices().filter(|c| c.finish == Some(FinishReason::Length));
     assert!(full.count() >= 20);
     assert!(reference.iter().any(|(choices, ..)| choices.len() > 2));
+    let told = reference
+        .iter()
+        .filter(|(_, prompt, tokens, _)| prompt.logprobs.len() + 1 == *tokens as usize);
+    assert!(told.count() >= 4, "prompts are told whole");
+    let silent = |(_, prompt, ..): &&Essence| prompt.logprobs.is_empty();
+    assert!(reference.iter().filter(silent).count() >= 40);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, ledger, rest};
-use crate::models::{by_ids, endless, slow_model, tiny_model, tiny_prompt};
+use crate::models::{by_ids, endless, slow_model, tiny_model, tiny_prompt, with};
 use crate::process::{PATIENCE, signal, soak};
 use crate::service::{Roles, Setup, Trio};
 
@@ -47,7 +47,10 @@ async fn with_one_killed(
         let (_, pid) = when(client, role, |pages| pages.live + pages.granted > 0).await;
         signal(pid, "KILL");
     };
-    let (answer, ()) = tokio::join!(client.generate(endless(prompt.to_vec(), 12)), kill);
+    let request = with(endless(prompt.to_vec(), 12), |sampling| {
+        sampling.prompt_logprobs = Some(2);
+    });
+    let (answer, ()) = tokio::join!(client.generate(request), kill);
     answer
 }
 
@@ -60,7 +63,9 @@ async fn xfr_07_a_prefill_worker_killed_while_computing_costs_no_token() {
         .start()
         .await;
     let undisturbed = |salt: &str| {
-        let mut request = endless(tiny_prompt(7, 1800), 12);
+        let mut request = with(endless(tiny_prompt(7, 1800), 12), |sampling| {
+            sampling.prompt_logprobs = Some(2);
+        });
         request.cache_salt = salt.into();
         service.generate(request)
     };
@@ -70,6 +75,8 @@ async fn xfr_07_a_prefill_worker_killed_while_computing_costs_no_token() {
         .await
         .expect("the other prefill worker computes it");
     assert_eq!(answer.choices, expected.choices);
+    assert_eq!(expected.prompt.logprobs.len(), 1799);
+    assert_eq!(answer.prompt, expected.prompt, "each once, and the same");
     let attempts = &answer.receipt().attempts;
     assert!(
         attempts.len() >= 2 && !attempts[0].failure.is_empty(),
@@ -107,7 +114,9 @@ async fn a_decode_worker_killed_before_landing_costs_no_token() {
             .flag("--transport", transport)
             .start()
             .await;
-        let mut request = endless(tiny_prompt(8, 1800), 12);
+        let mut request = with(endless(tiny_prompt(8, 1800), 12), |sampling| {
+            sampling.prompt_logprobs = Some(2);
+        });
         request.cache_salt = "another tenant".into();
         let expected = service.generate(request).await.expect("undisturbed");
         service.assert_idle().await;
@@ -115,6 +124,7 @@ async fn a_decode_worker_killed_before_landing_costs_no_token() {
             .await
             .expect("the other decode worker gets the pages");
         assert_eq!(answer.choices, expected.choices, "{transport}");
+        assert_eq!(answer.prompt, expected.prompt, "{transport}");
         assert!(
             answer.receipt().attempts.len() >= 2,
             "{:?}",

@@ -5,6 +5,8 @@
 mod answer;
 mod bad_files;
 mod bad_input;
+mod bad_numbers;
+mod bench_engine;
 mod cancels;
 mod client;
 mod clients;

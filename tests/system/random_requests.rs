@@ -104,6 +104,7 @@ fn sampling(random: &mut Random, index: usize, shape: Shape) -> SamplingOptions 
         },
         ignore_eos: index.is_multiple_of(3),
         logprobs: (index % 8 == 1).then_some(3),
+        prompt_logprobs: (index % 11 == 7).then_some(2),
         ..SamplingOptions::default()
     }
 }

@@ -12,6 +12,7 @@ use baton_proto::domain::{Fingerprint, WorkerRole};
 use baton_text::TextModel;
 
 use crate::fingerprint::{Digests, fingerprint};
+use crate::worker::PROMPT_ROWS;
 use crate::{WorkerError, WorkerOptions, sizing};
 
 /// The memory behind a worker's pages.
@@ -80,7 +81,7 @@ pub fn load_model(
         threads: options.threads,
         cpus: options.cpus.clone(),
         max_step_tokens: options.token_budget,
-        max_step_rows: options.max_batch,
+        max_step_rows: options.max_batch + PROMPT_ROWS,
         isa: options.isa,
     };
     // The digest reads the whole file once more; beside the packing it costs no time.

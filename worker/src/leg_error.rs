@@ -3,7 +3,8 @@
 //!
 //! A status carries a stable label under [`REASON_KEY`]; the code tells the router what to do:
 //! `INVALID_ARGUMENT` never here nor elsewhere, `FAILED_PRECONDITION` another worker than was asked
-//! for, `RESOURCE_EXHAUSTED` not now, `UNAVAILABLE` and `ABORTED` try elsewhere.
+//! for, `RESOURCE_EXHAUSTED` not now, `UNAVAILABLE` and `ABORTED` try elsewhere, `DATA_LOSS` the model
+//! itself fails at this request, here as elsewhere.
 
 use std::time::Duration;
 
@@ -122,6 +123,9 @@ impl LegError {
             Self::Sequence(SequenceError::NoRoom { .. }) => "no_room",
             Self::Sequence(SequenceError::QueueFull { .. }) => "queue_full",
             Self::Sequence(SequenceError::SlowReader(_)) => "slow_reader",
+            Self::Sequence(SequenceError::Logits(_) | SequenceError::PromptLogits { .. }) => {
+                "bad_logits"
+            }
             Self::Sequence(SequenceError::Internal(_)) => "internal",
             Self::Sequence(SequenceError::BadSpec(_)) => "bad_sequence",
             Self::Sequence(SequenceError::UnknownSequence) => "unknown_sequence",
@@ -150,6 +154,7 @@ impl LegError {
                 }
                 SequenceError::DeadlineExceeded => Code::DeadlineExceeded,
                 SequenceError::SlowReader(_) | SequenceError::UnknownSequence => Code::Aborted,
+                SequenceError::Logits(_) | SequenceError::PromptLogits { .. } => Code::DataLoss,
                 SequenceError::Internal(_) | SequenceError::BadConfig(_) => Code::Internal,
                 SequenceError::Draining | SequenceError::Gone => Code::Unavailable,
             },

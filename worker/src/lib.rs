@@ -33,5 +33,6 @@ pub use leg_error::{LegError, REASON_KEY};
 pub use options::{Membership, PoolSize, WorkerOptions};
 pub use role::{Role, Slot};
 pub use run::{BoundWorker, Source, Stage};
+pub use sizing::available_memory;
 pub use token::{from_generated, to_generated};
 pub use worker::Worker;

@@ -30,7 +30,7 @@ pub(crate) fn pages(size: PoolSize, page_bytes: usize, available: u64) -> Result
 }
 
 /// Bytes that a process may still take: `MemAvailable`, and no more than its control group allows.
-pub(crate) fn available_memory() -> u64 {
+pub fn available_memory() -> u64 {
     let group = |name: &str| -> Option<u64> {
         std::fs::read_to_string(format!("/sys/fs/cgroup/{name}"))
             .ok()?

@@ -10,6 +10,7 @@ use std::time::Duration;
 use baton_engine::StepEngine;
 use baton_proto::SequenceLimits;
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
+use baton_proto::limits::MAX_PROMPT_LOGPROBS;
 use baton_scheduler::{SchedulerConfig, SequenceError, StepHandle};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,13 @@ use crate::{KvRegion, LegError, WorkerError, WorkerOptions};
 const DECODE_EVERY: u32 = 4;
 /// How long the end of the step loop may take to show after the end of its sequences.
 const LOOP_END: Duration = Duration::from_millis(100);
+/// Most rows of logits in one step for log-probabilities of prompts, each a vocabulary of f32: enough
+/// tokens for the kernels of prefill, and no more memory than a full batch of decode rows takes.
+pub(crate) const PROMPT_ROWS: usize = 64;
+const _: () = assert!(
+    PROMPT_ROWS <= MAX_PROMPT_LOGPROBS,
+    "a chunk's entries are one message"
+);
 /// Share of a decode worker's pool that admission keeps free for growth, percent.
 const HEADROOM_PERCENT: u32 = 5;
 
@@ -65,6 +73,7 @@ impl Worker {
             token_budget: options.token_budget,
             max_chunk: options.max_chunk,
             max_batch: options.max_batch,
+            max_prompt_rows: PROMPT_ROWS,
             max_queued: options.max_queued,
             // A prompt grows by one token at most on a prefill worker.
             headroom_percent: if prefill { 0 } else { HEADROOM_PERCENT },

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use baton_kv_cache::{KvLayout, KvMemory};
+use baton_sampling::Sampler;
 
 use super::{
     buffers::Buffers,
@@ -11,6 +12,7 @@ use super::{
     operations::CpuOperations,
     pages::Pages,
     plan::{Limits, Plan},
+    sampler::sampler,
     threads::Threads,
 };
 use crate::{Batch, CpuOptions, EngineError, Isa, Logits, StepEngine, model};
@@ -22,12 +24,12 @@ const REGION_ALIGNMENT: usize = 64;
 
 /// A model with its KV region, ready to step.
 pub struct CpuEngine {
-    model: Arc<CpuModel>,
+    pub(super) model: Arc<CpuModel>,
     pub(super) pages: Pages,
-    isa: Isa,
-    threads: Threads,
+    pub(super) isa: Isa,
+    pub(super) threads: Threads,
     pub(super) buffers: Buffers,
-    plan: Plan,
+    pub(super) plan: Plan,
 }
 
 impl CpuEngine {
@@ -84,6 +86,10 @@ impl StepEngine for CpuEngine {
 
     fn context_length(&self) -> u32 {
         self.model.config.context_length
+    }
+
+    fn sampler(&self) -> &'static dyn Sampler {
+        sampler(self.isa)
     }
 
     fn step(

@@ -13,6 +13,7 @@
 
 mod attention;
 mod buffers;
+pub mod ceilings;
 mod elementwise;
 mod engine;
 mod lanes;
@@ -24,6 +25,7 @@ mod operations;
 mod pages;
 mod plan;
 mod rope;
+mod sampler;
 mod shared_rows;
 #[cfg(test)]
 mod tests;

@@ -348,7 +348,7 @@ fn for_rows(threads: &mut Threads, rows: usize, body: impl Fn(usize, Range<usize
 }
 
 /// `out` = `weights` × activations of the first `tokens` rows.
-fn multiply(
+pub(super) fn multiply(
     threads: &mut Threads,
     isa: Isa,
     weights: &PackedMatrix,
@@ -362,7 +362,7 @@ fn multiply(
 }
 
 /// As [`multiply`], into a view.
-fn multiply_into(
+pub(super) fn multiply_into(
     threads: &mut Threads,
     isa: Isa,
     weights: &PackedMatrix,

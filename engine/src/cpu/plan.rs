@@ -101,6 +101,11 @@ impl Plan {
         }
     }
 
+    /// What the engine was built for.
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Checks `batch` and plans it.
     ///
     /// # Errors

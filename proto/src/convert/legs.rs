@@ -64,6 +64,7 @@ impl TryFrom<v1::PrefillResponse> for PrefillEvent {
         Ok(match present("event", response.event)? {
             prefill_response::Event::Scheduled(scheduled) => Self::Scheduled(scheduled.into()),
             prefill_response::Event::FirstToken(token) => Self::FirstToken(token.try_into()?),
+            prefill_response::Event::PromptLogprobs(some) => Self::PromptLogprobs(some.try_into()?),
             prefill_response::Event::Done(done) => Self::Done(done.try_into()?),
             prefill_response::Event::TransferFailed(failed) => Self::TransferFailed {
                 attempt: attempt("attempt", failed.attempt)?,
@@ -80,6 +81,9 @@ impl From<PrefillEvent> for v1::PrefillResponse {
                 prefill_response::Event::Scheduled(scheduled.into())
             }
             PrefillEvent::FirstToken(token) => prefill_response::Event::FirstToken(token.into()),
+            PrefillEvent::PromptLogprobs(some) => {
+                prefill_response::Event::PromptLogprobs(some.into())
+            }
             PrefillEvent::Done(report) => prefill_response::Event::Done(report.into()),
             PrefillEvent::TransferFailed { attempt, reason } => {
                 let reason = shortened(reason, MAX_REASON_BYTES);
@@ -160,6 +164,7 @@ impl TryFrom<v1::DecodeResponse> for DecodeEvent {
                 }
             }
             decode_response::Event::Token(token) => Self::Token(token.try_into()?),
+            decode_response::Event::PromptLogprobs(some) => Self::PromptLogprobs(some.try_into()?),
             decode_response::Event::Done(done) => Self::Done(done.into()),
             decode_response::Event::Scheduled(scheduled) => Self::Scheduled(scheduled.into()),
         })
@@ -182,6 +187,9 @@ impl From<DecodeEvent> for v1::DecodeResponse {
                 decode_response::Event::Landed(landed)
             }
             DecodeEvent::Token(token) => decode_response::Event::Token(token.into()),
+            DecodeEvent::PromptLogprobs(some) => {
+                decode_response::Event::PromptLogprobs(some.into())
+            }
             DecodeEvent::Done(report) => decode_response::Event::Done(report.into()),
             DecodeEvent::Scheduled(scheduled) => {
                 decode_response::Event::Scheduled(scheduled.into())

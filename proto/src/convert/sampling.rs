@@ -55,6 +55,7 @@ pub fn sampling_from_wire(
         stop_token_ids: options.stop_token_ids.clone(),
         ignore_eos: options.ignore_eos,
         logprobs: options.logprobs,
+        prompt_logprobs: options.prompt_logprobs,
     };
     Ok(params.validate(vocabulary)?)
 }
@@ -116,5 +117,6 @@ pub fn sampling_to_wire(params: &SamplingParams) -> v1::SamplingOptions {
         stop: Vec::new(),
         ignore_eos: params.ignore_eos,
         logprobs: params.logprobs,
+        prompt_logprobs: params.prompt_logprobs,
     }
 }

@@ -10,10 +10,13 @@ use baton_sampling::{
 
 use super::check::{entries, fixed, length, name, present, refused, within};
 use super::sampling::{admitted_sampling_from_wire, sampling_to_wire};
-use crate::domain::{Completion, FinishReason, GeneratedToken, SequenceSpec};
+use crate::domain::{Completion, FinishReason, GeneratedToken, PromptLogprobs, SequenceSpec};
 use crate::error::ConvertError;
 use crate::ids::{Attempt, Incarnation, RequestId};
-use crate::limits::{MAX_CACHE_SALT_BYTES, MAX_DEADLINE_MS, MAX_REQUEST_ID_BYTES};
+use crate::limits::{
+    MAX_CACHE_SALT_BYTES, MAX_CONTEXT_TOKENS, MAX_DEADLINE_MS, MAX_PROMPT_LOGPROBS,
+    MAX_REQUEST_ID_BYTES,
+};
 use crate::v1;
 
 /// What a worker's model allows a sequence to be.
@@ -180,6 +183,35 @@ impl From<GeneratedToken> for v1::GeneratedToken {
             token_id: token.token_id,
             logprobs: token.logprobs.as_ref().map(v1::TokenLogprobs::from),
             finish_reason: finish.into(),
+        }
+    }
+}
+
+impl TryFrom<v1::PromptLogprobs> for PromptLogprobs {
+    type Error = ConvertError;
+
+    fn try_from(some: v1::PromptLogprobs) -> Result<Self, ConvertError> {
+        let (got, limit) = (some.logprobs.len(), MAX_PROMPT_LOGPROBS);
+        within("prompt_logprobs.entries", got, 1..=limit)?;
+        let entries = some.logprobs.into_iter().map(TokenLogprobs::try_from);
+        Ok(Self {
+            attempt: attempt("prompt_logprobs.attempt", some.attempt)?,
+            position: within(
+                "prompt_logprobs.position",
+                some.position,
+                1..=MAX_CONTEXT_TOKENS,
+            )?,
+            entries: entries.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl From<PromptLogprobs> for v1::PromptLogprobs {
+    fn from(some: PromptLogprobs) -> Self {
+        Self {
+            attempt: some.attempt.0,
+            position: some.position,
+            logprobs: some.entries.iter().map(v1::TokenLogprobs::from).collect(),
         }
     }
 }

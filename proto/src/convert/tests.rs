@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use crate::domain::{
     CommitPayload, Completion, Fingerprint, FinishReason, GeneratedToken, Grant, Ledger, PageSlot,
-    SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
+    PromptLogprobs, SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
 };
 use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, WorkerId};
 use crate::legs::{
@@ -59,6 +59,20 @@ fn token() -> GeneratedToken {
     }
 }
 
+fn prompt_logprobs() -> PromptLogprobs {
+    PromptLogprobs {
+        attempt: Attempt(2),
+        position: 1,
+        entries: vec![
+            TokenLogprobs {
+                chosen: -0.5,
+                top: vec![(9, -0.5), (1, -2.0)],
+            },
+            TokenLogprobs::default(),
+        ],
+    }
+}
+
 fn grant() -> Grant {
     Grant {
         transfer_id: TransferId([4; 16]),
@@ -102,6 +116,7 @@ fn spec() -> SequenceSpec {
             seed: u64::MAX,
             max_tokens: 12,
             logprobs: Some(2),
+            prompt_logprobs: Some(3),
             logit_bias: [(3, -1.5)].into(),
             stop_token_ids: vec![8],
             ..SamplingParams::default()
@@ -212,6 +227,7 @@ fn legs_survive_the_round_trip() {
     for event in [
         PrefillEvent::Scheduled(scheduled),
         PrefillEvent::FirstToken(token()),
+        PrefillEvent::PromptLogprobs(prompt_logprobs()),
         PrefillEvent::Done(report),
         PrefillEvent::TransferFailed {
             attempt: Attempt(1),
@@ -228,6 +244,7 @@ fn legs_survive_the_round_trip() {
             first_tokens: vec![token()],
         },
         DecodeEvent::Token(token()),
+        DecodeEvent::PromptLogprobs(prompt_logprobs()),
         DecodeEvent::Done(DecodeReport {
             preemptions: 1,
             ..DecodeReport::default()
@@ -268,6 +285,7 @@ fn smp_05_options_out_of_range_name_the_field() {
         refused_options(|o| o.max_tokens = Some(0)),
         refused_options(|o| o.presence_penalty = 99.0),
         refused_options(|o| o.logprobs = Some(21)),
+        refused_options(|o| o.prompt_logprobs = Some(21)),
         refused_options(|o| o.logit_bias = [(100, 1.0)].into()),
         refused_options(|o| o.logit_bias = (0..301).map(|id| (id, 1.0)).collect()),
         refused_options(|o| o.stop_token_ids = vec![1; 65]),
@@ -279,6 +297,7 @@ fn smp_05_options_out_of_range_name_the_field() {
         "max_tokens",
         "presence_penalty",
         "logprobs",
+        "prompt_logprobs",
         "logit_bias",
         "logit_bias",
         "stop_token_ids",
@@ -440,6 +459,27 @@ fn tokens_and_commits_are_checked() {
         refused(&|t| t.logprobs.as_mut().unwrap().chosen = f32::NAN),
         "logprobs"
     );
+    let refused = |change: &dyn Fn(&mut v1::PromptLogprobs)| {
+        let mut wire = v1::PromptLogprobs::from(prompt_logprobs());
+        change(&mut wire);
+        PromptLogprobs::try_from(wire).unwrap_err().field()
+    };
+    // The first token of a prompt has none.
+    assert_eq!(refused(&|p| p.position = 0), "prompt_logprobs.position");
+    assert_eq!(
+        refused(&|p| p.position = u32::MAX),
+        "prompt_logprobs.position"
+    );
+    assert_eq!(refused(&|p| p.logprobs.clear()), "prompt_logprobs.entries");
+    assert_eq!(
+        refused(&|p| p.logprobs = vec![p.logprobs[0].clone(); 1025]),
+        "prompt_logprobs.entries"
+    );
+    assert_eq!(
+        refused(&|p| p.logprobs[0].top = vec![p.logprobs[0].top[0].clone(); 21]),
+        "logprobs.top"
+    );
+    assert_eq!(refused(&|p| p.logprobs[1].chosen = 0.1), "logprobs");
     let unordered = v1::CommitPayload {
         first_tokens: vec![],
         running_choices: vec![2, 1],

@@ -20,6 +20,8 @@ const FENCED: Duration = Duration::from_secs(10);
 pub(crate) enum FailureKind {
     /// The request itself is refused: no other worker would take it.
     Request,
+    /// The model fails at this request, on any worker.
+    Model,
     /// Full for now; the worker is fine.
     Busy(Option<Duration>),
     /// Draining or shutting down; the worker is fine.
@@ -53,6 +55,7 @@ impl LegFailure {
             Code::Unavailable => FailureKind::Away,
             Code::DeadlineExceeded => FailureKind::Deadline,
             Code::Aborted => FailureKind::HandOff,
+            Code::DataLoss => FailureKind::Model,
             // OUT_OF_RANGE is how an answer over the message limit shows: the worker's doing, since
             // requests are checked against the limits before a leg opens.
             _ => FailureKind::Worker,

@@ -21,7 +21,7 @@ pub(crate) use failure::{FailureKind, LegFailure};
 pub(crate) use prefill::PrefillLeg;
 
 /// What both legs of a request carry, whoever they go to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct LegRequest {
     pub(crate) request_id: String,
     pub(crate) prompt_ids: Arc<[u32]>,

@@ -94,6 +94,7 @@ impl<'a> Admission<'a> {
             cache_salt: cache_salt.clone(),
             choices: params.choices,
             max_tokens: params.max_tokens,
+            from_start: params.prompt_logprobs.is_some(),
             local_tokens: shared.config.local_prefill_tokens,
             hashes: std::sync::Mutex::default(),
         };

@@ -74,6 +74,7 @@ impl GrantSearch {
         match failure.kind {
             FailureKind::Deadline if self.request.is_over() => return Err(failure.into()),
             FailureKind::Request => return Err(RequestError::Refused(failure.reason).into()),
+            FailureKind::Model => return Err(RequestError::Model(failure.reason).into()),
             FailureKind::Busy(after) => {
                 Counters::add(&self.shared.counters.decode_refusals);
                 *hint = (*hint).max(Some(after.unwrap_or(Duration::from_millis(500))));

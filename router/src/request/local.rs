@@ -29,6 +29,7 @@ impl RequestTask {
         };
         let mut began = false;
         while !self.output.all_ended() {
+            self.let_client_catch_up().await?;
             let event = match self.race(self.silent_at(), leg.next()).await? {
                 Some(event) => event,
                 None => Err(leg.misbehaved("it made no progress")),
@@ -54,12 +55,17 @@ impl RequestTask {
     ) -> Result<(), LegFailure> {
         match event {
             DecodeEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
+            DecodeEvent::PromptLogprobs(told) if told.attempt == leg.attempt => self
+                .emit_prompt(&told)
+                .map_err(|wrong| leg.misbehaved(wrong))?,
+            DecodeEvent::PromptLogprobs(_) => {}
             DecodeEvent::Token(token) if token.attempt == leg.attempt => {
+                let stopped = self
+                    .emit(&token, Source::Generated)
+                    .map_err(|wrong| leg.misbehaved(wrong))?;
                 *began = true;
-                match self.emit(&token, Source::Generated) {
-                    Ok(true) => leg.cancel_choice(token.choice),
-                    Ok(false) => {}
-                    Err(wrong) => return Err(leg.misbehaved(wrong)),
+                if stopped {
+                    leg.cancel_choice(token.choice);
                 }
             }
             DecodeEvent::Token(_) => Counters::add(&self.shared.counters.tokens_dropped),

@@ -9,6 +9,7 @@ mod local;
 mod outbox;
 mod output;
 mod prefill_only;
+mod prompt;
 mod receipt;
 mod setback;
 mod split;

@@ -19,6 +19,9 @@ use tonic::Status;
 
 use crate::error::RequestError;
 
+/// Tokens that are merged into one event, at most, so that it stays far below the limit of a message also
+/// with log-probabilities.
+const MAX_MERGED_TOKENS: usize = 512;
 /// Tokens kept for a client that is behind, at most; the write deadline usually comes first.
 const MAX_PENDING_TOKENS: usize = 1 << 14;
 
@@ -96,6 +99,11 @@ impl Outbox {
         }
     }
 
+    /// Whether the client has not taken everything.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Sends what is pending and watches the client; returns only when it is gone or too slow.
     /// Cancel-safe.
     pub(crate) async fn watch(&mut self) -> RequestError {
@@ -140,15 +148,16 @@ fn response(event: Event) -> v1::GenerateResponse {
 }
 
 fn tokens(event: &Event) -> usize {
-    if let Event::Token(token) = event {
-        token.token_ids.len()
-    } else {
-        0
+    match event {
+        Event::Token(token) => token.token_ids.len(),
+        Event::Prompt(prompt) => prompt.token_ids.len(),
+        Event::Finished(_) | Event::Done(_) => 0,
     }
 }
 
 fn follows(last: &v1::TokenEvent, next: &v1::TokenEvent) -> bool {
-    last.choice == next.choice
+    last.token_ids.len() + next.token_ids.len() <= MAX_MERGED_TOKENS
+        && last.choice == next.choice
         && last.position as usize + last.token_ids.len() == next.position as usize
 }
 

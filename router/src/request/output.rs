@@ -1,4 +1,5 @@
-//! What the client gets to see: per choice, tokens strictly by position, their text, and the end.
+//! What the client gets to see: the prompt's log-probabilities if it asked, then per choice tokens strictly
+//! by position, their text, and the end.
 //!
 //! Tokens may come twice (an attempt repeated by another worker); each position goes out once. It
 //! must not know who generated a token.
@@ -7,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use baton_proto::domain::{FinishReason, GeneratedToken};
+use baton_proto::domain::{FinishReason, GeneratedToken, PromptLogprobs};
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
-use baton_sampling::TokenLogprobs;
 use baton_text::{Detokenizer, TextError, TextModel};
 use tokio::time::Instant;
 
+use super::prompt::{PromptOutput, described};
 use crate::counters::Counters;
+use crate::legs::LegRequest;
 use crate::model::ServedModel;
 
 /// All choices of one request.
@@ -22,6 +24,7 @@ pub(super) struct Output {
     model: ServedModel,
     counters: Arc<Counters>,
     max_tokens: u32,
+    prompt: PromptOutput,
     choices: Vec<Choice>,
     first_at: Option<Instant>,
     longest_gap: Duration,
@@ -57,8 +60,7 @@ impl Output {
     pub(super) fn new(
         model: &ServedModel,
         counters: &Arc<Counters>,
-        choices: u32,
-        max_tokens: u32,
+        request: &LegRequest,
         stops: &[String],
     ) -> Result<Self, TextError> {
         let choice = |_| {
@@ -72,14 +74,31 @@ impl Output {
                 stopped: false,
             })
         };
+        let params = &request.params;
         Ok(Self {
             model: model.clone(),
             counters: Arc::clone(counters),
-            max_tokens,
-            choices: (0..choices).map(choice).collect::<Result<_, TextError>>()?,
+            max_tokens: params.max_tokens,
+            prompt: PromptOutput::new(model, &request.prompt_ids, params.prompt_logprobs),
+            choices: (0..params.choices)
+                .map(choice)
+                .collect::<Result<_, TextError>>()?,
             first_at: None,
             longest_gap: Duration::ZERO,
         })
+    }
+
+    /// Takes log-probabilities of the prompt from a worker.
+    ///
+    /// # Errors
+    /// In words: what the worker did that cannot be right.
+    pub(super) fn take_prompt(&mut self, told: &PromptLogprobs) -> Result<Vec<Event>, String> {
+        self.prompt.take(told)
+    }
+
+    /// Whether all that was asked of the prompt has been taken.
+    pub(super) fn prompt_is_told(&self) -> bool {
+        self.prompt.is_complete()
     }
 
     /// Takes a token from a worker.
@@ -87,6 +106,9 @@ impl Output {
     /// # Errors
     /// In words: what the worker did that cannot be right.
     pub(super) fn take(&mut self, token: &GeneratedToken, from: Source) -> Result<Emitted, String> {
+        if !self.prompt.is_complete() {
+            return Err("a token before the prompt's log-probabilities".into());
+        }
         let choices = self.choices.len();
         let Some(choice) = self.choices.get_mut(token.choice as usize) else {
             return Err(format!("a token of choice {} of {choices}", token.choice));
@@ -220,14 +242,4 @@ impl Choice {
             stopped: self.stopped,
         }
     }
-}
-
-/// Log-probabilities with the texts and bytes of their tokens.
-fn described(logprobs: &TokenLogprobs, text: &TextModel) -> v1::TokenLogprobs {
-    let mut wire = v1::TokenLogprobs::from(logprobs);
-    for entry in &mut wire.top {
-        entry.text_bytes = text.token_bytes(entry.token_id).unwrap_or_default();
-        entry.text = String::from_utf8_lossy(&entry.text_bytes).into_owned();
-    }
-    wire
 }

@@ -16,6 +16,7 @@ impl RequestTask {
     pub(super) async fn prefill_only(&mut self, slot: Slot, reason: &str) -> Result<(), Setback> {
         let mut leg = self.open_prefill(slot, reason, false).await?;
         while !self.output.all_ended() {
+            self.let_client_catch_up().await?;
             let event = match self.race(self.silent_at(), leg.next()).await? {
                 Some(event) => event?,
                 None => return Err(leg.misbehaved("it made no progress").into()),
@@ -24,6 +25,10 @@ impl RequestTask {
                 PrefillEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
                 PrefillEvent::FirstToken(token) => {
                     self.emit(&token, Source::Generated)
+                        .map_err(|wrong| leg.misbehaved(wrong))?;
+                }
+                PrefillEvent::PromptLogprobs(told) => {
+                    self.emit_prompt(&told)
                         .map_err(|wrong| leg.misbehaved(wrong))?;
                 }
                 PrefillEvent::Done(_) => {

@@ -29,6 +29,8 @@ struct Split {
     search: Option<Negotiation>,
     decode: Option<DecodeLeg>,
     landed: bool,
+    /// The landing, heard before prefill had told everything of the prompt.
+    early: Option<DecodeEvent>,
     /// Decode workers that lost this prompt's pages.
     lost: Excluded,
 }
@@ -53,18 +55,12 @@ impl RequestTask {
             search: None,
             decode: None,
             landed: false,
+            early: None,
             lost: Excluded::default(),
         };
         while !self.output.all_ended() {
-            // A search has its own patience, and meanwhile prefill may have nothing to say.
-            let silent_at = if legs.search.is_some() {
-                self.request.deadline
-            } else {
-                self.silent_at()
-            };
-            let heard = match self.race(silent_at, legs.hear()).await? {
-                Some(heard) => heard,
-                None => legs.silent(),
+            let Some(heard) = self.hear(&mut legs).await? else {
+                continue;
             };
             match heard {
                 Heard::Prefill(event) => self.hear_prefill(&mut legs, event)?,
@@ -73,6 +69,21 @@ impl RequestTask {
             }
         }
         self.close_split(legs).await
+    }
+
+    /// What is heard next. `None`: a client that was behind has caught up.
+    async fn hear(&mut self, legs: &mut Split) -> Result<Option<Heard>, RequestError> {
+        if self.client_lags() {
+            return self.race_with_client(legs.hear(false)).await;
+        }
+        // A search has its own patience, and meanwhile prefill may have nothing to say.
+        let silent_at = if legs.search.is_some() {
+            self.request.deadline
+        } else {
+            self.silent_at()
+        };
+        let heard = self.race(silent_at, legs.hear(true)).await?;
+        Ok(Some(heard.unwrap_or_else(|| legs.silent())))
     }
 
     fn hear_prefill(
@@ -96,6 +107,17 @@ impl RequestTask {
                     self.search(legs);
                 }
             }
+            PrefillEvent::PromptLogprobs(told) => {
+                if (legs.started..=legs.attempt).contains(&told.attempt) {
+                    self.emit_prompt(&told)
+                        .map_err(|wrong| legs.prefill_misbehaved(wrong))?;
+                }
+                if self.output.prompt_is_told()
+                    && let Some(landed) = legs.early.take()
+                {
+                    return self.hear_decode(legs, Ok(landed));
+                }
+            }
             PrefillEvent::FirstToken(token) => {
                 if (legs.started..=legs.attempt).contains(&token.attempt) {
                     self.emit_of(legs, &token, Source::Generated)
@@ -106,6 +128,9 @@ impl RequestTask {
             }
             PrefillEvent::Done(report) => {
                 self.receipt.prefill(&report);
+                if !self.output.prompt_is_told() {
+                    return Err(legs.prefill_misbehaved("it told too little of the prompt"));
+                }
                 if !report.committed && !self.output.all_ended() {
                     return Err(legs.prefill_misbehaved("it ended without a hand-off"));
                 }
@@ -140,6 +165,13 @@ impl RequestTask {
         legs: &mut Split,
         event: Result<DecodeEvent, LegFailure>,
     ) -> Result<(), Setback> {
+        // Tokens come after what prefill still has to tell of the prompt.
+        let is_early =
+            matches!(event, Ok(DecodeEvent::Landed { .. })) && !self.output.prompt_is_told();
+        if is_early {
+            legs.early = event.ok();
+            return Ok(());
+        }
         let Some(decode) = &mut legs.decode else {
             return Ok(());
         };
@@ -225,6 +257,7 @@ impl RequestTask {
     fn search_again(&mut self, legs: &mut Split, failure: LegFailure) -> Result<(), Setback> {
         Counters::add(&self.shared.counters.grant_retries);
         legs.decode = None;
+        legs.early = None;
         legs.lost.failed.insert(failure.worker.clone());
         let prefill = self.receipt.last_prefill();
         self.set_back(failure)?;
@@ -268,12 +301,13 @@ impl RequestTask {
 }
 
 impl Split {
-    /// The next event of whatever is open. Cancel-safe.
-    async fn hear(&mut self) -> Heard {
+    /// The next event of whatever is open, of prefill only `with_prefill`. Cancel-safe.
+    async fn hear(&mut self, with_prefill: bool) -> Heard {
         let Self {
             search,
             prefill,
             decode,
+            early,
             ..
         } = self;
         let found = async {
@@ -284,14 +318,14 @@ impl Split {
         };
         let prefilled = async {
             match prefill {
-                Some(leg) => leg.next().await,
-                None => std::future::pending().await,
+                Some(leg) if with_prefill => leg.next().await,
+                _ => std::future::pending().await,
             }
         };
         let decoded = async {
             match decode {
-                Some(leg) => leg.next().await,
-                None => std::future::pending().await,
+                Some(leg) if early.is_none() => leg.next().await,
+                _ => std::future::pending().await,
             }
         };
         tokio::select! {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::Backoff;
-use baton_proto::domain::{GeneratedToken, WorkerRole};
+use baton_proto::domain::{GeneratedToken, PromptLogprobs, WorkerRole};
 use baton_proto::ids::Attempt;
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
@@ -65,15 +65,9 @@ pub(crate) fn start(
         request,
         wanted,
     } = admitted;
-    let params = &request.params;
-    let output = Output::new(
-        &shared.model,
-        &shared.counters,
-        params.choices,
-        params.max_tokens,
-        &stops,
-    )?;
-    let receipt = ReceiptBuilder::new(received, &request.request_id, &label, params.seed);
+    let output = Output::new(&shared.model, &shared.counters, &request, &stops)?;
+    let seed = request.params.seed;
+    let receipt = ReceiptBuilder::new(received, &request.request_id, &label, seed);
     let mut task = RequestTask {
         shared: Arc::clone(shared),
         request: Arc::new(request),
@@ -165,6 +159,7 @@ impl RequestTask {
         self.patient_until.get_or_insert(patience);
         match kind {
             FailureKind::Request => return Err(RequestError::Refused(reason)),
+            FailureKind::Model => return Err(RequestError::Model(reason)),
             FailureKind::Deadline if self.is_nearly_over() => return Err(self.deadline_error()),
             FailureKind::Busy(hint) => {
                 self.excluded.busy.insert(worker, hint);
@@ -242,6 +237,46 @@ impl RequestTask {
         Instant::now() + self.shared.config.progress_timeout
     }
 
+    /// Sends log-probabilities of the prompt on to the client; in words what is wrong with them
+    /// otherwise. Once all have been sent, workers of later attempts are not asked again.
+    pub(super) fn emit_prompt(&mut self, told: &PromptLogprobs) -> Result<(), String> {
+        for event in self.output.take_prompt(told)? {
+            self.outbox.push(event);
+        }
+        if self.output.prompt_is_told() {
+            Arc::make_mut(&mut self.request).params.prompt_logprobs = None;
+        }
+        Ok(())
+    }
+
+    /// Whether the client is behind with the prompt's log-probabilities: until it has caught up, whoever
+    /// computes them waits.
+    pub(super) fn client_lags(&self) -> bool {
+        !self.output.prompt_is_told() && self.outbox.is_behind()
+    }
+
+    /// Waits for `future` while a client that is behind catches up; `None` once it has.
+    pub(super) async fn race_with_client<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>, RequestError> {
+        let deadline = self.request.deadline;
+        tokio::select! {
+            biased;
+            flushed = self.outbox.flush() => flushed.map(|()| None),
+            output = future => Ok(Some(output)),
+            () = tokio::time::sleep_until(deadline) => Err(self.deadline_error()),
+        }
+    }
+
+    /// Lets a client that is behind with the prompt's log-probabilities catch up.
+    pub(super) async fn let_client_catch_up(&mut self) -> Result<(), RequestError> {
+        if self.client_lags() {
+            self.race_with_client(std::future::pending::<()>()).await?;
+        }
+        Ok(())
+    }
+
     /// Sends a token on to the client. True if a stop string ended its choice; in words what is
     /// wrong with it otherwise.
     pub(super) fn emit(&mut self, token: &GeneratedToken, from: Source) -> Result<bool, String> {
@@ -276,6 +311,7 @@ impl RequestTask {
             .failed(failure.worker.0.as_str(), &failure.reason);
         match failure.kind {
             FailureKind::Request => return RequestError::Refused(failure.reason).into(),
+            FailureKind::Model => return RequestError::Model(failure.reason).into(),
             FailureKind::Deadline if self.is_nearly_over() => return self.deadline_error().into(),
             _ => {}
         }

@@ -27,6 +27,8 @@ pub(crate) struct Wanted {
     pub(crate) cache_salt: Vec<u8>,
     pub(crate) choices: u32,
     pub(crate) max_tokens: u32,
+    /// The prompt is computed from its start, whatever is held.
+    pub(crate) from_start: bool,
     /// Longest prompt (less what is held) that is prefilled on the decode worker.
     pub(crate) local_tokens: u32,
     /// Hashes of the prompt's prefixes by fingerprint digest, computed once each.
@@ -244,6 +246,7 @@ impl<'a> Pool<'a> {
                     .entry(worker.digest)
                     .or_insert_with(|| state.prefixes.lookup(&wanted.prefixes(worker)));
                 let held = holders.get(&worker.key).copied().unwrap_or(0);
+                let held = if wanted.from_start { 0 } else { held };
                 Offer { view, held }
             })
             .collect();

@@ -334,7 +334,7 @@ async fn a_prefill_worker_lost_after_its_first_token_repeats_nothing() {
         use baton_proto::v1::generate_response::Event;
         match response.event.unwrap() {
             Event::Token(token) => rest.extend(token.token_ids),
-            Event::Finished(_) => {}
+            Event::Prompt(_) | Event::Finished(_) => {}
             Event::Done(event) => done = Some(event),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use baton_cluster::{Announcer, http2, incoming};
 use baton_proto::domain::{
     Fingerprint, FinishReason, GeneratedToken, Grant, Ledger, PROTOCOL_VERSION, PageSlot,
-    SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
+    PromptLogprobs, SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
 };
 use baton_proto::ids::{Incarnation, TransferId, TransferSecret, WorkerId};
 use baton_proto::legs::{
@@ -105,6 +105,7 @@ pub(crate) struct Setup {
     pub(crate) role: WorkerRole,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) pages: u32,
+    pub(crate) context: u32,
     pub(crate) prefill: PrefillScript,
     pub(crate) decode: DecodeScript,
     pub(crate) announce: bool,
@@ -138,6 +139,7 @@ impl Setup {
             role,
             fingerprint: fingerprint(),
             pages: 1000,
+            context: MODEL.file.config().context_length,
             prefill: prefill_script(move |leg| leg.behave(Arc::clone(&script))),
             decode: decode_script(move |leg| leg.behave(Arc::clone(&for_decode))),
             announce: true,
@@ -196,7 +198,7 @@ impl Setup {
             model: "tiny".into(),
             pages_total: self.pages,
             max_batch: 32,
-            context_length: MODEL.file.config().context_length,
+            context_length: self.context,
             pid: std::process::id(),
             host_id: "host".into(),
             version: "0.1.0".into(),
@@ -528,6 +530,26 @@ pub(crate) fn token(
     }
 }
 
+/// Log-probabilities of the prompt from `position` on, if the request asks for them, a few at a time.
+pub(crate) fn prompt_logprobs(spec: &SequenceSpec, position: u32) -> Vec<PromptLogprobs> {
+    let Some(count) = spec.params.prompt_logprobs else {
+        return Vec::new();
+    };
+    let entry = |at: u32| TokenLogprobs {
+        chosen: -0.001 * at as f32,
+        top: (0..count)
+            .map(|rank| (1 + (at + rank) % 200, -(rank as f32)))
+            .collect(),
+    };
+    let positions: Vec<u32> = (position..spec.prompt_ids.len() as u32).collect();
+    let some = |some: &[u32]| PromptLogprobs {
+        attempt: spec.attempt,
+        position: some[0],
+        entries: some.iter().copied().map(entry).collect(),
+    };
+    positions.chunks(37).map(some).collect()
+}
+
 /// One prefill leg, from the worker's side.
 pub(crate) struct PrefillFake {
     pub(crate) spec: SequenceSpec,
@@ -600,6 +622,9 @@ impl PrefillFake {
     /// As a worker should.
     pub(crate) async fn behave(mut self, script: Script) -> Result<(), Status> {
         self.scheduled().await;
+        for some in prompt_logprobs(&self.spec, 1) {
+            self.send(PrefillEvent::PromptLogprobs(some)).await;
+        }
         let tokens = self.first_tokens(&script);
         for token in &tokens {
             self.send(PrefillEvent::FirstToken(token.clone())).await;
@@ -713,6 +738,9 @@ impl DecodeFake {
                 queue,
             }))
             .await;
+            for some in prompt_logprobs(&self.spec, 1) {
+                self.send(DecodeEvent::PromptLogprobs(some)).await;
+            }
         } else {
             let commit = self.grants().await;
             // A sender that is gone ends with the leg.

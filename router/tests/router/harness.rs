@@ -303,6 +303,9 @@ pub(crate) fn with(
 /// Everything a call said.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
+    /// Of the prompt's tokens from the second on.
+    pub(crate) prompt_ids: Vec<u32>,
+    pub(crate) prompt_logprobs: Vec<v1::TokenLogprobs>,
     pub(crate) choices: Vec<Choice>,
     pub(crate) done: Option<v1::DoneEvent>,
     pub(crate) error: Option<Status>,
@@ -350,6 +353,15 @@ impl Answer {
     pub(crate) fn take(&mut self, event: Event, started: Instant) {
         assert!(self.done.is_none(), "nothing follows Done");
         match event {
+            Event::Prompt(prompt) => {
+                assert!(self.choices.is_empty(), "before the first token");
+                let next = self.prompt_ids.len() + 1;
+                assert_eq!(prompt.position as usize, next, "in order, once");
+                assert!(!prompt.token_ids.is_empty());
+                assert_eq!(prompt.token_ids.len(), prompt.logprobs.len());
+                self.prompt_ids.extend(prompt.token_ids);
+                self.prompt_logprobs.extend(prompt.logprobs);
+            }
             Event::Token(token) => {
                 if self.choices.iter().all(|choice| choice.ids.is_empty()) {
                     self.first_token_after = started.elapsed();

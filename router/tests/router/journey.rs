@@ -290,6 +290,7 @@ async fn str_06_usage_comes_once_and_last_and_counts_what_was_sent() {
                 v1::generate_response::Event::Token(token) => {
                     tokens += token.token_ids.len() as u32;
                 }
+                v1::generate_response::Event::Prompt(_) => panic!("nobody asked"),
                 v1::generate_response::Event::Finished(event) => {
                     finished += 1;
                     in_choices += event.completion_tokens;

@@ -9,5 +9,6 @@ mod harness;
 mod journey;
 mod limits;
 mod placement;
+mod prompt_logprobs;
 mod raw;
 mod streaming;

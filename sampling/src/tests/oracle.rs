@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{input, params};
-use crate::select::largest;
+use crate::scan::Scan;
 use crate::{SamplingParams, sample};
 
 /// Tokens that may be drawn, or `None` where a filter's edge is within rounding.
@@ -77,7 +77,7 @@ proptest! {
             values[b as usize].partial_cmp(&values[a as usize]).unwrap().then(a.cmp(&b))
         });
         sorted.truncate(k);
-        prop_assert_eq!(largest(&values, k), sorted);
+        prop_assert_eq!(Scan::of(&values).largest(k), sorted);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 use super::row;
 use crate::math::{exp_nonpositive, ln};
 use crate::philox::{philox4x32, uniform};
-use crate::select::{Peak, draw, largest, peak, sum};
+use crate::scan::{Peak, Scan};
+use crate::select::{BLOCK, block_sums, draw, sum};
 
 /// Known answers published with Random123 (`kat_vectors`, philox 4x32 10).
 #[test]
@@ -66,6 +67,10 @@ fn exp_and_ln_are_accurate() {
 
 #[test]
 fn draws_follow_the_weights() {
+    let draw = |weights: &[f32], number| {
+        let block = |at| weights.chunks(BLOCK).nth(at).unwrap_or(&[]);
+        draw(&block_sums(weights), number, block)
+    };
     let mut weights = vec![0.0; 700];
     (weights[3], weights[300], weights[699]) = (1.0, 2.0, 5.0);
     let mut counts = [0u32; 700];
@@ -88,13 +93,13 @@ fn peak_finds_the_first_maximum_and_bad_numbers() {
         values[width / 2] = 50.0;
         values[width - 1] = 50.0;
         let index = width / 2;
-        assert_eq!(peak(&values), Peak::At { index, value: 50.0 });
+        assert_eq!(Scan::of(&values).peak(), Peak::At { index, value: 50.0 });
         values[width - 1] = f32::NAN;
-        assert_eq!(peak(&values), Peak::NotFinite);
+        assert_eq!(Scan::of(&values).peak(), Peak::NotFinite);
         values[width - 1] = f32::INFINITY;
-        assert_eq!(peak(&values), Peak::NotFinite);
+        assert_eq!(Scan::of(&values).peak(), Peak::NotFinite);
     }
-    assert_eq!(peak(&[]), Peak::Nothing);
-    assert_eq!(peak(&[f32::NEG_INFINITY]), Peak::Nothing);
-    assert!(largest(&[], 3).is_empty() && sum(&[]).to_bits() == 0);
+    assert_eq!(Scan::of(&[]).peak(), Peak::Nothing);
+    assert_eq!(Scan::of(&[f32::NEG_INFINITY]).peak(), Peak::Nothing);
+    assert!(Scan::of(&[]).largest(3).is_empty() && sum(&block_sums(&[])).to_bits() == 0);
 }

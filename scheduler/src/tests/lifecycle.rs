@@ -235,13 +235,17 @@ fn sch_15_one_sequences_end_or_error_is_its_own() {
     rig.assert_exact(limited, &texts[1], &sampled(60, 2));
     assert_eq!(rig.completions(limited)[0].len(), 10);
     assert_eq!(rig.heard[&limited].finish[&0], FinishReason::Length);
-    for id in [nan, bad] {
-        let failed = rig.heard[&id].failed.clone();
-        assert!(
-            matches!(failed, Some(SequenceError::Internal(_))),
-            "{failed:?}"
-        );
-    }
+    let failed = |id: SequenceId| rig.heard[&id].failed.clone();
+    assert!(
+        matches!(failed(nan), Some(SequenceError::Logits(_))),
+        "{:?}",
+        failed(nan)
+    );
+    assert!(
+        matches!(failed(bad), Some(SequenceError::Internal(_))),
+        "{:?}",
+        failed(bad)
+    );
     rig.assert_idle();
 }
 

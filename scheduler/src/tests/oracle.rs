@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use baton_engine::{Batch, EngineError, Logits, StepEngine};
 use baton_kv_cache::PageIndex;
-use baton_sampling::{SampleInput, SamplingParams, sample};
+use baton_sampling::{SampleInput, SamplingParams, TokenLogprobs, log_probabilities, sample};
 
 pub(crate) const VOCABULARY: u32 = 32;
 /// A prompt with this token gives NaN logits.
@@ -198,4 +198,19 @@ pub(crate) fn expected(
             completion
         })
         .collect()
+}
+
+/// Log-probabilities of the prompt's tokens from the second on, if the parameters ask for them.
+pub(crate) fn expected_prompt(prompt: &[u32], params: &SamplingParams) -> Vec<TokenLogprobs> {
+    let Some(count) = params.prompt_logprobs else {
+        return Vec::new();
+    };
+    let mut hash = HASH_START;
+    let after = |pair: &[u32]| {
+        hash = mix(hash, pair[0]);
+        let mut logits = Vec::new();
+        push_logits(hash, false, &mut logits);
+        log_probabilities(&logits, pair[1], count).expect("finite")
+    };
+    prompt.windows(2).map(after).collect()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use baton_sampling::SamplingParams;
 
-use super::oracle::expected;
+use super::oracle::{expected, expected_prompt};
 use super::rig::{CONTEXT, Heard, Rig, Rng, config, prompt, sampled, spec};
 use crate::sequence::Told;
 use crate::{AfterPrompt, ReservedPages, SchedulerConfig, SequenceError, SequenceId, SequenceSpec};
@@ -46,6 +46,7 @@ fn world(seed: u64) -> World {
         token_budget: 4 + rng.below(20) as usize,
         max_chunk: 1 + rng.below(4) as usize,
         max_batch: 1 + rng.below(8) as usize,
+        max_prompt_rows: 1 + rng.below(12) as usize,
         max_queued: 6,
         headroom_percent: [0, 10, 30][rng.below(3) as usize],
         decode_every: 1 + rng.below(4),
@@ -91,6 +92,7 @@ impl World {
         let params = SamplingParams {
             choices: [1, 1, 1, 2, 3][self.rng.below(5) as usize],
             ignore_eos: self.rng.below(2) == 0,
+            prompt_logprobs: [None, None, Some(3)][self.rng.below(3) as usize],
             ..sampled(1 + self.rng.below(20), self.next)
         };
         let is_split = params.max_tokens > 1 && self.rng.below(2) == 0;
@@ -257,6 +259,13 @@ impl World {
                 })
                 .collect();
             assert_eq!(got, expected(&request.spec.prompt, params, limit, &[]));
+            // Whoever computed the prompt told them, and nobody else.
+            let (told, silent) = match first {
+                Some(first) => (&first.prompt[..], &heard.prompt[..]),
+                None => (&heard.prompt[..], &[][..]),
+            };
+            assert_eq!(told, expected_prompt(&request.spec.prompt, params));
+            assert!(silent.is_empty());
             over.push(*at);
         }
         for at in over {

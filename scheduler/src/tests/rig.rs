@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use baton_engine::{Batch, EngineError, StepEngine};
+use baton_engine::{Batch, EngineError, LogitRows, StepEngine};
 use baton_kv_cache::{Blake3Hasher, PageHasher};
-use baton_sampling::SamplingParams;
+use baton_sampling::{PlainSampler, SamplingParams, TokenLogprobs};
 
-use super::oracle::{EOS, Memory, Oracle, VOCABULARY, expected};
+use super::oracle::{EOS, Memory, Oracle, VOCABULARY, expected, expected_prompt};
 use crate::plan::Plan;
-use crate::scheduler::{ModelLimits, Scheduler};
+use crate::scheduler::{ModelFacts, Scheduler};
 use crate::{
     AfterPrompt, FinishReason, ReservedPages, SchedulerConfig, SequenceError, SequenceEvent,
     SequenceId, SequenceSpec, Token,
@@ -38,6 +38,7 @@ pub(crate) fn config(pages: u32, page_size: u32) -> SchedulerConfig {
         token_budget: 64,
         max_chunk: 64,
         max_batch: 16,
+        max_prompt_rows: 24,
         max_queued: 1000,
         headroom_percent: 0,
         decode_every: 4,
@@ -88,6 +89,8 @@ pub(crate) struct Heard {
     pub(crate) completions: BTreeMap<u32, Vec<u32>>,
     pub(crate) finish: BTreeMap<u32, FinishReason>,
     pub(crate) tokens: Vec<Token>,
+    /// Of the prompt's tokens from the second on.
+    pub(crate) prompt: Vec<TokenLogprobs>,
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) scheduled: Option<Vec<baton_kv_cache::PageIndex>>,
     pub(crate) prompt_done: Option<Vec<u32>>,
@@ -116,8 +119,9 @@ impl Rig {
     pub(crate) fn with_hasher(config: SchedulerConfig, hasher: Box<dyn PageHasher>) -> Self {
         let memory = Memory::new(config.pages, config.page_size);
         let engine = Oracle::new(memory.clone(), config.page_size, CONTEXT);
-        let model = ModelLimits {
+        let model = ModelFacts {
             vocabulary: VOCABULARY,
+            sampler: &PlainSampler,
             context: CONTEXT,
         };
         Self {
@@ -186,6 +190,9 @@ impl Rig {
         assert!(plan.slices.len() <= self.scheduler.config.max_batch);
         let tokens: usize = plan.slices.iter().map(|slice| slice.len as usize).sum();
         assert!(tokens <= budget, "{tokens} tokens in a step");
+        let all = plan.slices.iter().filter(|s| s.logits == LogitRows::All);
+        let rows: usize = all.map(|slice| slice.len as usize).sum();
+        assert!(rows <= self.scheduler.config.max_prompt_rows, "{rows} rows");
         while !plan.slices.is_empty() {
             let slices = self.scheduler.slices(&plan);
             assert_eq!(slices.len(), plan.slices.len());
@@ -251,6 +258,12 @@ impl Rig {
                     heard.cached_tokens = Some(cached_tokens);
                     heard.scheduled = Some(pages);
                 }
+                SequenceEvent::PromptLogprobs { position, entries } => {
+                    assert!(heard.tokens.is_empty(), "after the first token");
+                    assert_eq!(position as usize, heard.prompt.len() + 1, "in order");
+                    assert!(!entries.is_empty());
+                    heard.prompt.extend(entries);
+                }
                 SequenceEvent::Token(token) => {
                     heard.at.push(self.steps);
                     let completion = heard.completions.entry(token.choice).or_default();
@@ -293,6 +306,7 @@ impl Rig {
             assert_eq!(before.count() as u32, token.position);
         }
         assert_eq!(heard.finish.len() as u32, params.choices);
+        assert_eq!(heard.prompt, expected_prompt(prompt, params), "{id:?}");
     }
 
     pub(crate) fn assert_idle(&self) {

@@ -5,7 +5,7 @@ use baton_kv_transfer::TransportChoice;
 use baton_model_file::fixtures::Random;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::domain::{FinishReason, Transport};
-use baton_sampling::SamplingParams;
+use baton_sampling::{SamplingParams, TokenLogprobs};
 
 use crate::support::node::{Node, Wish};
 use crate::support::prompt;
@@ -40,6 +40,7 @@ fn random_ask(random: &mut Random, index: u64) -> Ask {
         ignore_eos: random.below(2) == 0,
         stop_token_ids: (0..30).map(|_| random.below(512) as u32).collect(),
         logprobs: [None, Some(0), Some(3)][random.below(3)],
+        prompt_logprobs: [None, None, Some(0), Some(4)][random.below(4)],
         repetition_penalty: [1.0, 1.3][random.below(2)],
         ..SamplingParams::default()
     };
@@ -78,6 +79,7 @@ async fn split_over_shm_equals_split_over_tcp_equals_local() {
                 got.choices, expected.choices,
                 "request {index} {way}: {ask:?}"
             );
+            assert_eq!(got.prompt, expected.prompt, "request {index} {way}");
         }
         for (transport, got) in [(Transport::Shm, &shm), (Transport::Tcp, &tcp)] {
             let report = got.prefill.as_ref().expect("a report");
@@ -325,4 +327,63 @@ async fn sch_08_log_probabilities_do_not_depend_on_prefix_hits() {
     assert!(first.choices[&0].iter().all(|seen| seen.1.is_some()));
     assert_eq!(first.choices, second.choices);
     assert_eq!(first.choices, here.choices);
+}
+
+/// What the model thinks of each token of a prompt, one request per token: a bias makes it the chosen one,
+/// and log-probabilities are those before any bias.
+async fn one_by_one(alone: &Node, prompt: &[u32], count: u32) -> Vec<TokenLogprobs> {
+    let mut entries = Vec::new();
+    for position in 1..prompt.len() {
+        let mut ask = Ask::greedy(prompt[..position].to_vec(), 1);
+        ask.params.logit_bias = [(prompt[position], 100.0)].into();
+        ask.params.logprobs = Some(count);
+        let got = local(alone, &ask).await.expect("one token");
+        let (token, logprobs, _) = got.choices[&0][0].clone();
+        assert_eq!(token, prompt[position]);
+        entries.push(logprobs.expect("as asked"));
+    }
+    entries
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_of_a_prompt_are_those_of_its_tokens_one_by_one() {
+    let alone = Node::start::<DecodeWorker>(Wish {
+        prefix_cache: false,
+        ..Wish::default()
+    })
+    .await;
+    let text = prompt(21, 150);
+    let expected = one_by_one(&alone, &text, 5).await;
+    for chunk in [1, 17, 64, 150] {
+        let wish = Wish {
+            chunk,
+            ..Wish::over(TransportChoice::Tcp)
+        };
+        let (prefill, decode) = pair(wish).await;
+        for (choices, max_tokens) in [(1, 6), (3, 6), (2, 1)] {
+            let mut ask = Ask::greedy(text.clone(), max_tokens);
+            ask.params.prompt_logprobs = Some(5);
+            ask.params.choices = choices;
+            let what = format!("chunks of {chunk}, {choices} choices of {max_tokens}");
+            let got = split(&prefill, &decode, &ask).await.expect("split");
+            assert_eq!(got.prompt, expected, "{what}");
+            // Whatever is held here by now, it is computed again.
+            assert_eq!(got.scheduled.expect("scheduled").cached_tokens, 0, "{what}");
+            let here = local(&decode, &ask).await.expect("local");
+            assert_eq!(here.prompt, expected, "{what}");
+            assert_eq!(
+                here.scheduled.expect("scheduled").cached_tokens,
+                0,
+                "{what}"
+            );
+            assert_eq!(got.choices, here.choices, "{what}");
+        }
+        // What they computed is there for others.
+        let plain = Ask::greedy(text.clone(), 6);
+        let hit = split(&prefill, &decode, &plain).await.expect("a hit");
+        assert_eq!(hit.scheduled.expect("scheduled").cached_tokens, 144);
+        assert!(hit.prompt.is_empty());
+        prefill.until_idle().await;
+        decode.until_idle().await;
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use baton_engine::{Batch, EngineError, Logits, StepEngine};
+use baton_sampling::Sampler;
 use tokio::sync::watch;
 
 use super::soon;
@@ -114,6 +115,10 @@ impl StepEngine for Gated {
 
     fn context_length(&self) -> u32 {
         self.engine.context_length()
+    }
+
+    fn sampler(&self) -> &'static dyn Sampler {
+        self.engine.sampler()
     }
 
     fn step(

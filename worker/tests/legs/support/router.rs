@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_proto::domain::{Completion, FinishReason, GeneratedToken, Grant, SequenceSpec};
+use baton_proto::domain::{
+    Completion, FinishReason, GeneratedToken, Grant, PromptLogprobs, SequenceSpec,
+};
 use baton_proto::ids::{Attempt, RequestId};
 use baton_proto::legs::{
     DecodeCommand, DecodeEvent, DecodeReport, PrefillCommand, PrefillEvent, PrefillReport,
@@ -89,6 +91,8 @@ pub(crate) type Seen = (u32, Option<TokenLogprobs>, Option<FinishReason>);
 /// What came of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Got {
+    /// Of the prompt's tokens from the second on.
+    pub(crate) prompt: Vec<TokenLogprobs>,
     pub(crate) choices: BTreeMap<u32, Vec<Seen>>,
     pub(crate) scheduled: Option<Scheduled>,
     pub(crate) prefill: Option<PrefillReport>,
@@ -100,6 +104,13 @@ impl Got {
     pub(crate) fn ids(&self) -> Vec<Vec<u32>> {
         let ids = |tokens: &Vec<Seen>| tokens.iter().map(|seen| seen.0).collect();
         self.choices.values().map(ids).collect()
+    }
+
+    /// Takes what comes next of the prompt.
+    pub(crate) fn take_prompt(&mut self, told: PromptLogprobs) {
+        assert!(self.choices.is_empty(), "before any token");
+        assert_eq!(told.position as usize, self.prompt.len() + 1, "in order");
+        self.prompt.extend(told.entries);
     }
 
     /// Takes a token at its position; one that was there already must be the same.
@@ -185,6 +196,7 @@ impl PrefillLeg {
         while got.prefill.is_none() {
             match self.next().await? {
                 Some(PrefillEvent::Scheduled(scheduled)) => got.scheduled = Some(scheduled),
+                Some(PrefillEvent::PromptLogprobs(told)) => got.take_prompt(told),
                 Some(PrefillEvent::FirstToken(token)) => got.take(token),
                 Some(PrefillEvent::Done(report)) => got.prefill = Some(report),
                 Some(PrefillEvent::TransferFailed { attempt, reason }) => {
@@ -252,6 +264,7 @@ impl DecodeLeg {
                     got.take(token);
                 }
             }
+            Some(DecodeEvent::PromptLogprobs(told)) => got.take_prompt(told),
             Some(DecodeEvent::Token(token)) => got.take(token),
             Some(DecodeEvent::Done(report)) => {
                 got.decode = Some(report);

@@ -1,13 +1,12 @@
 //! From samples to figures: distributions over every single TTFT and every single gap.
 
-use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::exit::Failure;
+use crate::bench::statistics::{mean, quantile};
 
+use super::gaps::gaps;
 use super::load::Sample;
 use super::plan::{Arrivals, Plan};
 
@@ -20,6 +19,8 @@ struct Group {
     good: usize,
     tokens: usize,
     prompt_tokens: u64,
+    /// From the run's start to its last token: who ends earlier than others is not diluted by them.
+    elapsed: Duration,
     ttft: Vec<f64>,
     itl: Vec<f64>,
 }
@@ -35,8 +36,6 @@ pub(crate) struct Report {
 impl Report {
     /// Gathers figures; steady and injected requests are reported apart.
     pub(crate) fn new(samples: &[Sample], plan: &Plan) -> Self {
-        let end =
-            |sample: &Sample| sample.start + sample.tokens.last().copied().unwrap_or_default();
         let elapsed = samples.iter().map(end).max().unwrap_or_default();
         let groups = if matches!(plan.arrivals, Arrivals::Steady { .. }) {
             let of = |steady: bool| samples.iter().filter(move |sample| sample.steady == steady);
@@ -70,6 +69,7 @@ impl Report {
         let seconds = self.elapsed.as_secs_f64().max(1e-9);
         let mut report = json!({ "elapsed_s": seconds, "seed": self.seed });
         for group in &self.groups {
+            let seconds = group.seconds();
             report[group.name] = json!({
                 "requests": group.requests,
                 "failed": group.failed,
@@ -97,6 +97,7 @@ impl Report {
         let mut text = format!("elapsed {seconds:.1} s, seed {}\n", self.seed);
         // Writing to a String cannot fail.
         for group in &self.groups {
+            let seconds = group.seconds();
             let _ = writeln!(
                 text,
                 "\n{}: {} ({} failed), {} prompt and {} output tokens, {:.1} output tok/s, {:.2} requests/s, goodput {:.2}/s",
@@ -135,6 +136,10 @@ impl Report {
 }
 
 impl Group {
+    fn seconds(&self) -> f64 {
+        self.elapsed.as_secs_f64().max(1e-9)
+    }
+
     fn new<'a>(name: &'static str, samples: impl Iterator<Item = &'a Sample>, plan: &Plan) -> Self {
         let mut group = Self {
             name,
@@ -143,6 +148,7 @@ impl Group {
             good: 0,
             tokens: 0,
             prompt_tokens: 0,
+            elapsed: Duration::ZERO,
             ttft: Vec::new(),
             itl: Vec::new(),
         };
@@ -150,6 +156,7 @@ impl Group {
             group.requests += 1;
             group.tokens += sample.tokens.len();
             group.prompt_tokens += u64::from(sample.prompt_tokens);
+            group.elapsed = group.elapsed.max(end(sample));
             let gaps: Vec<f64> = gaps(sample).map(|(_, gap)| ms(gap)).collect();
             let first = sample.tokens.first().copied();
             group.ttft.extend(first.map(ms));
@@ -166,6 +173,11 @@ impl Group {
     }
 }
 
+/// When the last token of a request arrived, since the run's start.
+fn end(sample: &Sample) -> Duration {
+    sample.start + sample.tokens.last().copied().unwrap_or_default()
+}
+
 /// Whether a request met the targets; without targets every finished one does.
 fn within(first: Duration, gaps: &[f64], plan: &Plan) -> bool {
     plan.ttft_target.is_none_or(|target| first <= target)
@@ -174,48 +186,11 @@ fn within(first: Duration, gaps: &[f64], plan: &Plan) -> bool {
             .is_none_or(|target| mean(gaps) <= ms(target))
 }
 
-/// Every gap of a request: when it ended (since the request's start), and its length.
-fn gaps(sample: &Sample) -> impl Iterator<Item = (Duration, Duration)> + '_ {
-    sample
-        .tokens
-        .windows(2)
-        .map(|pair| (pair[1], pair[1].saturating_sub(pair[0])))
-}
-
-/// Writes every gap as a line: end in seconds since the run's start, gap in milliseconds, request.
-pub(crate) fn write_gaps(path: &Path, samples: &[Sample]) -> Result<(), Failure> {
-    let wrong =
-        |error: std::io::Error| Failure::failed(format!("--gaps {}: {error}", path.display()));
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path).map_err(wrong)?);
-    writeln!(file, "end_s,gap_ms,request,steady").map_err(wrong)?;
-    for (index, sample) in samples.iter().enumerate() {
-        for (end, gap) in gaps(sample) {
-            let end = (sample.start + end).as_secs_f64();
-            writeln!(file, "{end:.6},{:.3},{index},{}", ms(gap), sample.steady).map_err(wrong)?;
-        }
-    }
-    file.flush().map_err(wrong)
-}
-
-fn ms(duration: Duration) -> f64 {
+pub(crate) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() {
-        0.0
-    } else {
-        values.iter().sum::<f64>() / values.len() as f64
-    }
-}
-
-/// Nearest-rank quantile of sorted values.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-fn distribution(sorted: &[f64]) -> Value {
+pub(crate) fn distribution(sorted: &[f64]) -> Value {
     json!({
         "count": sorted.len(),
         "mean": mean(sorted),
@@ -224,17 +199,4 @@ fn distribution(sorted: &[f64]) -> Value {
         "p99": quantile(sorted, 0.99),
         "max": quantile(sorted, 1.0),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_nearest_rank_over_every_value() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        let quantiles = [0.5, 0.9, 0.99, 1.0].map(|share| quantile(&values, share).to_bits());
-        assert_eq!(quantiles, [50.0_f64, 90.0, 99.0, 100.0].map(f64::to_bits));
-        assert!(quantile(&[], 0.5).abs() < f64::EPSILON);
-    }
 }

@@ -279,7 +279,7 @@ async fn stream(
                 let arrival = start.elapsed();
                 tokens.extend(token.token_ids.iter().map(|_| arrival));
             }
-            Some(Event::Finished(_)) => {}
+            Some(Event::Prompt(_) | Event::Finished(_)) => {}
             Some(Event::Done(_)) => return Ok(()),
             None => {
                 return Err(tonic::Status::internal(

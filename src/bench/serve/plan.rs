@@ -9,6 +9,8 @@ use crate::exit::Failure;
 
 use super::lengths::Lengths;
 
+/// Most rounds.
+const MAX_ROUNDS: u32 = 100;
 /// Most requests of one run.
 const MAX_REQUESTS: u32 = 1_000_000;
 /// A router takes this many streams on one connection; more would queue here unseen.
@@ -48,6 +50,18 @@ pub(crate) struct Plan {
     pub(crate) prompt: Lengths,
     pub(crate) output: Lengths,
     pub(crate) seed: u64,
+    /// Rounds of steady streams alone, then disturbed; `None`: the load as it is, once.
+    pub(crate) rounds: Option<u32>,
+}
+
+/// One run of a plan.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    /// From 1.
+    pub(crate) round: u32,
+    /// Whether long prompts are injected.
+    pub(crate) disturbed: bool,
+    pub(crate) plan: Plan,
 }
 
 impl Plan {
@@ -121,6 +135,99 @@ impl Plan {
                 if args.steady.is_some() { "1024" } else { "64" },
             )?,
             seed: args.seed.unwrap_or_else(rand::random),
+            rounds: args
+                .rounds
+                .map(|rounds| count("--rounds", rounds, MAX_ROUNDS))
+                .transpose()?,
         })
+    }
+
+    /// The runs in order. Each draws its own prompts, for a repeated one would be found in the cache.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let Some(rounds) = self.rounds else {
+            let disturbed = matches!(
+                self.arrivals,
+                Arrivals::Steady {
+                    inject: Some(_),
+                    ..
+                }
+            );
+            return vec![Run {
+                round: 1,
+                disturbed,
+                plan: self.clone(),
+            }];
+        };
+        let halves = (1..=rounds).flat_map(|round| [(round, false), (round, true)]);
+        let runs = halves.zip(0..).map(|((round, disturbed), index)| {
+            let mut plan = self.clone();
+            plan.seed = self.seed.wrapping_add(index);
+            if let Arrivals::Steady { inject, .. } = &mut plan.arrivals
+                && !disturbed
+            {
+                *inject = None;
+            }
+            Run {
+                round,
+                disturbed,
+                plan,
+            }
+        });
+        runs.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_alternate_and_repeat_no_prompt() {
+        let mut args = BenchServeArgs {
+            steady: Some(4),
+            inject: Some(0.5),
+            rounds: Some(2),
+            seed: Some(u64::MAX),
+            ..BenchServeArgs::default()
+        };
+        let runs = Plan::new(&args).expect("valid").runs();
+        let injects = |run: &Run| {
+            matches!(
+                run.plan.arrivals,
+                Arrivals::Steady {
+                    inject: Some(_),
+                    ..
+                }
+            )
+        };
+        let halves: Vec<_> = runs
+            .iter()
+            .map(|run| (run.round, run.disturbed, injects(run)))
+            .collect();
+        assert_eq!(
+            halves,
+            [
+                (1, false, false),
+                (1, true, true),
+                (2, false, false),
+                (2, true, true)
+            ]
+        );
+        let seeds: Vec<_> = runs.iter().map(|run| run.plan.seed).collect();
+        assert_eq!(seeds, [u64::MAX, 0, 1, 2]);
+
+        args.rounds = None;
+        let runs = Plan::new(&args).expect("valid").runs();
+        assert_eq!(
+            (runs.len(), runs[0].disturbed, injects(&runs[0])),
+            (1, true, true)
+        );
+        args.rounds = Some(0);
+        let refused = Plan::new(&args).expect_err("no rounds");
+        assert!(
+            refused.message().contains("--rounds is 0"),
+            "{}",
+            refused.message()
+        );
     }
 }

@@ -1,0 +1,164 @@
+//! The matrix products of a step, alone: how many there are, and how fast they run with nothing between
+//! them.
+//!
+//! They are visited by the same pass over the model that a step makes, so both always agree. What is
+//! multiplied is whatever the buffers hold: no time depends on it.
+
+use super::super::{
+    buffers::Buffers,
+    engine::CpuEngine,
+    matmul::{OutputView, PackedMatrix},
+    model::CpuModel,
+    operations::{multiply, multiply_into},
+    threads::Threads,
+};
+use crate::{
+    EngineError, Isa,
+    model::{self, HeadParts, Operations},
+};
+
+/// What the products of a step cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProductWork {
+    /// Multiplications and additions, each counted.
+    pub operations: u64,
+    /// Bytes of weights read, each matrix once.
+    pub weight_bytes: u64,
+}
+
+impl CpuModel {
+    /// Cost of the products of a step of `tokens` tokens, of which `rows` ask for logits.
+    pub fn product_work(&self, tokens: usize, rows: usize) -> ProductWork {
+        let mut count = Count {
+            tokens: tokens as u64,
+            rows: rows as u64,
+            work: ProductWork::default(),
+        };
+        model::forward(&self.weights, &mut count, &mut |_| {});
+        count.work
+    }
+}
+
+impl CpuEngine {
+    /// Runs the products of a step of `tokens` tokens, of which `rows` ask for logits, and nothing else
+    /// of it.
+    ///
+    /// # Errors
+    /// More tokens or rows than the engine was built for.
+    pub fn run_products(&mut self, tokens: usize, rows: usize) -> Result<(), EngineError> {
+        let limits = self.plan.limits();
+        for (what, value, limit) in [
+            ("tokens", tokens, limits.max_tokens),
+            ("logits rows", rows, limits.max_logits),
+        ] {
+            if value > limit {
+                return Err(EngineError::BatchTooLarge { what, value, limit });
+            }
+        }
+        self.threads.adopt_caller()?;
+        let mut products = Products {
+            isa: self.isa,
+            threads: &mut self.threads,
+            buffers: &mut self.buffers,
+            tokens,
+            rows,
+        };
+        model::forward(&self.model.weights, &mut products, &mut |_| {});
+        Ok(())
+    }
+}
+
+/// Runs products only.
+struct Products<'a> {
+    isa: Isa,
+    threads: &'a mut Threads,
+    buffers: &'a mut Buffers,
+    tokens: usize,
+    rows: usize,
+}
+
+impl Operations for Products<'_> {
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+
+    fn embed(&mut self, _: &PackedMatrix) {}
+
+    fn norm(&mut self, _: &Vec<f32>, _: &PackedMatrix) {}
+
+    fn project_heads(&mut self, qkv: &PackedMatrix) {
+        let out = self.buffers.heads.share();
+        let x = &self.buffers.activations;
+        multiply(self.threads, self.isa, qkv, x, self.tokens, out);
+    }
+
+    fn rotate_and_store(&mut self, _: u32, _: &HeadParts<Vec<f32>>) {}
+
+    fn attend(&mut self, _: u32, _: &PackedMatrix) {}
+
+    fn project(&mut self, weights: &PackedMatrix) {
+        let out = self.buffers.product.share();
+        let x = &self.buffers.activations;
+        multiply(self.threads, self.isa, weights, x, self.tokens, out);
+    }
+
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+        let out = self.buffers.gate_up.share();
+        let x = &self.buffers.activations;
+        multiply(self.threads, self.isa, gate_up, x, self.tokens, out);
+        self.project(down);
+    }
+
+    fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
+        let vocabulary = output.rows();
+        let logits = &mut self.buffers.logits.floats_mut()[..self.rows * vocabulary];
+        let out = OutputView::of(logits, vocabulary);
+        let x = &self.buffers.activations;
+        multiply_into(self.threads, self.isa, output, x, self.rows, out);
+    }
+}
+
+/// Counts products only.
+struct Count {
+    tokens: u64,
+    rows: u64,
+    work: ProductWork,
+}
+
+impl Count {
+    fn product(&mut self, weights: &PackedMatrix, rows: u64) {
+        self.work.operations += 2 * weights.rows() as u64 * weights.columns() as u64 * rows;
+        if rows > 0 {
+            self.work.weight_bytes += weights.bytes() as u64;
+        }
+    }
+}
+
+impl Operations for Count {
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+
+    fn embed(&mut self, _: &PackedMatrix) {}
+
+    fn norm(&mut self, _: &Vec<f32>, _: &PackedMatrix) {}
+
+    fn project_heads(&mut self, qkv: &PackedMatrix) {
+        self.product(qkv, self.tokens);
+    }
+
+    fn rotate_and_store(&mut self, _: u32, _: &HeadParts<Vec<f32>>) {}
+
+    fn attend(&mut self, _: u32, _: &PackedMatrix) {}
+
+    fn project(&mut self, weights: &PackedMatrix) {
+        self.product(weights, self.tokens);
+    }
+
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+        self.product(gate_up, self.tokens);
+        self.product(down, self.tokens);
+    }
+
+    fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
+        self.product(output, self.rows);
+    }
+}
