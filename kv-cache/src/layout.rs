@@ -9,6 +9,8 @@ pub enum KvDtype {
     F16,
     /// IEEE single; for checks against references.
     F32,
+    /// Symmetric 8-bit codes, with one f32 scale for K and one for V of each token and head.
+    Int8,
 }
 
 impl KvDtype {
@@ -17,6 +19,14 @@ impl KvDtype {
         match self {
             Self::Bf16 | Self::F16 => 2,
             Self::F32 => 4,
+            Self::Int8 => 1,
+        }
+    }
+    /// Bytes of the scale that the values of one token and head share, in K and in V each.
+    pub const fn scale_bytes(self) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 | Self::F32 => 0,
+            Self::Int8 => size_of::<f32>(),
         }
     }
     /// Name as the fingerprint and the command line write it.
@@ -25,14 +35,16 @@ impl KvDtype {
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
             Self::F32 => "f32",
+            Self::Int8 => "int8",
         }
     }
 }
 
 /// Shape of the KV region: `layers` planes of `pages` pieces, layer-major.
 ///
-/// A piece is one (layer, page): K of `kv_heads × page_size × head_dim` values, then V likewise. The
-/// order inside a piece is the engine's and is named in the fingerprint.
+/// A piece is one (layer, page): K of each of `kv_heads` heads, then V likewise. A head's K or V is
+/// `page_size × head_dim` values, then one scale per token if the element type has scales. The order
+/// inside a piece is the engine's and is named in the fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayout {
     /// Layers.
@@ -50,12 +62,14 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
+    /// Bytes of K or V of one head in a piece: values, then scales.
+    pub const fn head_bytes(&self) -> usize {
+        self.page_size as usize
+            * (self.head_dim as usize * self.dtype.bytes() + self.dtype.scale_bytes())
+    }
     /// Bytes of one (layer, page) piece.
     pub const fn piece_bytes(&self) -> usize {
-        2 * self.kv_heads as usize
-            * self.page_size as usize
-            * self.head_dim as usize
-            * self.dtype.bytes()
+        2 * self.kv_heads as usize * self.head_bytes()
     }
     /// Bytes of one page over all layers.
     pub const fn page_bytes(&self) -> usize {

@@ -4,6 +4,13 @@
 //! `head_dim` rows by `page_size` columns (tokens) and V one of `page_size` rows (tokens) by
 //! `head_dim` columns. Both interleave their rows in pairs: values (2i, c) and (2i + 1, c) are
 //! neighbours, so that one vector load yields two rows over 16 columns; a last odd row stands alone.
+//!
+//! 8-bit pages hold codes: K or V of one token and head, divided by its scale (the largest magnitude
+//! over 127) and rounded. Their rows are interleaved in fours, and what is left at the end among
+//! itself. The bytes of K are codes plus 128, those of V codes in two's complement. After a head's
+//! matrix follow the scales of its `page_size` tokens as f32. With 16 tokens and whole vectors of
+//! dimensions, everything begins at a cache line.
+//!
 //! Who owns a page is the pool's business.
 #![allow(unsafe_code)] // Reads and writes the KV region through its base pointer.
 
@@ -16,12 +23,12 @@ use std::sync::Arc;
 
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 
-pub(crate) use self::element::{Bf16, Element};
-use self::write::{write_bf16, write_f16, write_f32};
+pub(crate) use self::element::{Bf16, Element, KeyCode, Plain, ValueCode};
+use self::write::{write_bf16, write_f16, write_f32, write_int8};
 use crate::Isa;
 
 /// The order's name in the fingerprint.
-pub(crate) const LAYOUT_ID: &str = "layer-major/row-pairs/1";
+pub(crate) const LAYOUT_ID: &str = "layer-major/row-groups/1";
 
 /// The KV region with its layout.
 #[derive(Debug)]
@@ -36,16 +43,6 @@ pub(crate) struct Pages {
 pub(crate) struct TokenHeads<'a> {
     pub(crate) keys: &'a [f32],
     pub(crate) values: &'a [f32],
-}
-
-/// Position of (row, column) in a matrix whose rows are interleaved in pairs.
-#[inline(always)]
-pub(crate) fn paired(row: usize, column: usize, rows: usize, columns: usize) -> usize {
-    if row | 1 < rows {
-        (row & !1) * columns + 2 * column + (row & 1)
-    } else {
-        row * columns + column
-    }
 }
 
 impl Pages {
@@ -65,7 +62,7 @@ impl Pages {
         let layout = &self.layout;
         assert!(layer < layout.layers && page.0 < layout.pages && head < layout.kv_heads as usize);
         let half = layout.piece_bytes() / 2;
-        let at = layout.piece_offset(layer, page.0) + head * (half / layout.kv_heads as usize);
+        let at = layout.piece_offset(layer, page.0) + head * layout.head_bytes();
         // SAFETY: the offsets stay inside `region_bytes`, as asserted here and in `new`.
         unsafe {
             let base = self.memory.base().as_ptr().add(at);
@@ -101,6 +98,7 @@ impl Pages {
                 KvDtype::Bf16 => write_bf16(isa, self, layer, page, slot, tokens),
                 KvDtype::F16 => write_f16(isa, self, layer, page, slot, tokens),
                 KvDtype::F32 => write_f32(isa, self, layer, page, slot, tokens),
+                KvDtype::Int8 => write_int8(isa, self, layer, page, slot, tokens),
             }
         }
     }

@@ -12,7 +12,7 @@ use baton_kv_cache::{KvDtype, PageIndex};
 use baton_model_file::{ModelFile, RopePairing};
 use naive::Naive;
 
-use super::{CpuEngine, CpuModel, anonymous_memory, pages::paired};
+use super::{CpuEngine, CpuModel, anonymous_memory, pages::Element};
 use crate::{Batch, CpuOptions, LogitRows, SequenceSlice, StepEngine};
 
 const PAGE_SIZE: usize = 16;
@@ -65,7 +65,7 @@ fn layer_0_errors(file: &ModelFile, pairing: RopePairing) -> (f64, f64) {
         for (head, theirs) in rotated.keys[at].chunks(width).enumerate() {
             let (keys, _) = engine.pages.head(0, pages[at / PAGE_SIZE], head);
             for (dimension, theirs) in theirs.iter().enumerate() {
-                let place = paired(dimension, at % PAGE_SIZE, width, PAGE_SIZE);
+                let place = f32::place(dimension, at % PAGE_SIZE, width, PAGE_SIZE);
                 // SAFETY: inside the head's K, which is f32; no step runs now.
                 let ours = unsafe { keys.cast::<f32>().add(place).read() };
                 k_error = k_error.max((f64::from(ours) - theirs).abs());

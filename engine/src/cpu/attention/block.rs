@@ -7,17 +7,96 @@ use super::{
     BLOCK, Query, Scratch, TILE,
     rows::{gather_values, score, weigh},
     span::{part_values, state},
-    tile::Tile,
+    tile::{Tile, TileMemory},
 };
-use crate::cpu::lanes::{LANES, Lanes};
+use crate::cpu::{
+    lanes::{BF16_FLOOR, LANES, Lanes},
+    pages::Pages,
+};
+
+/// One tile with the arithmetic of its type.
+pub(super) trait Kernel {
+    /// Whether blocks of several rows are worth compiling.
+    const MANY_ROWS: bool;
+    /// Finds `count` keys from position `start` on.
+    ///
+    /// # Safety
+    /// The page table covers them, and they stay unwritten while the tile is used.
+    unsafe fn open(
+        pages: &Pages,
+        query: &Query<'_>,
+        start: usize,
+        count: usize,
+        memory: &mut TileMemory,
+    ) -> Self;
+    /// Asks for a tile's lines ahead of time, where that is worth it.
+    ///
+    /// # Safety
+    /// The page table covers the tile.
+    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize);
+    /// Queries times log2(e), so that weights are powers of two, as operands of the scores.
+    ///
+    /// # Safety
+    /// The query's pointers are good, and scratch has room for its rows.
+    unsafe fn round_queries<V: Lanes>(query: &Query<'_>, head_dim: usize, scratch: &mut Scratch);
+    /// Takes the tile, whose first key is at `start`, into `R` rows from `row` on.
+    ///
+    /// # Safety
+    /// The rows exist and their queries were rounded, and each sees at least the tile's first key.
+    unsafe fn block<V: Lanes, const R: usize>(
+        &self,
+        query: &Query<'_>,
+        head_dim: usize,
+        start: usize,
+        row: usize,
+        scratch: &mut Scratch,
+    );
+}
+
+impl<T: Tile> Kernel for T {
+    const MANY_ROWS: bool = T::MANY_ROWS;
+    #[inline(always)]
+    unsafe fn open(
+        pages: &Pages,
+        query: &Query<'_>,
+        start: usize,
+        count: usize,
+        memory: &mut TileMemory,
+    ) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { T::open(pages, query, start, count, memory) }
+    }
+    #[inline(always)]
+    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { T::fetch(pages, query, start, count) }
+    }
+    #[inline(always)]
+    unsafe fn round_queries<V: Lanes>(query: &Query<'_>, head_dim: usize, scratch: &mut Scratch) {
+        // SAFETY: the caller's promise.
+        unsafe { round_queries::<V, T>(query, head_dim, &mut scratch.queries) }
+    }
+    #[inline(always)]
+    unsafe fn block<V: Lanes, const R: usize>(
+        &self,
+        query: &Query<'_>,
+        head_dim: usize,
+        start: usize,
+        row: usize,
+        scratch: &mut Scratch,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { block::<V, T, R>(self, query, head_dim, start, row, scratch) }
+    }
+}
 
 /// Takes one tile into as many rows from `row` on as fit into registers; returns their number.
 ///
 /// # Safety
 /// The row exists and sees at least the tile's first key.
 #[inline(always)]
-pub(super) unsafe fn widest_block<V: Lanes, T: Tile>(
-    tile: &T,
+pub(super) unsafe fn widest_block<V: Lanes, K: Kernel>(
+    kernel: &K,
     query: &Query<'_>,
     head_dim: usize,
     start: usize,
@@ -27,25 +106,25 @@ pub(super) unsafe fn widest_block<V: Lanes, T: Tile>(
     let rows = query.tokens * query.group - row;
     // SAFETY: later rows see no fewer keys.
     unsafe {
-        if V::WIDE && T::MANY_ROWS {
+        if V::WIDE && K::MANY_ROWS {
             if rows >= BLOCK {
-                block::<V, T, BLOCK>(tile, query, head_dim, start, row, scratch);
+                kernel.block::<V, BLOCK>(query, head_dim, start, row, scratch);
                 return BLOCK;
             }
             if rows >= 4 {
-                block::<V, T, 4>(tile, query, head_dim, start, row, scratch);
+                kernel.block::<V, 4>(query, head_dim, start, row, scratch);
                 return 4;
             }
             if rows == 3 {
-                block::<V, T, 3>(tile, query, head_dim, start, row, scratch);
+                kernel.block::<V, 3>(query, head_dim, start, row, scratch);
                 return 3;
             }
         }
-        if T::MANY_ROWS && rows >= 2 {
-            block::<V, T, 2>(tile, query, head_dim, start, row, scratch);
+        if K::MANY_ROWS && rows >= 2 {
+            kernel.block::<V, 2>(query, head_dim, start, row, scratch);
             return 2;
         }
-        block::<V, T, 1>(tile, query, head_dim, start, row, scratch);
+        kernel.block::<V, 1>(query, head_dim, start, row, scratch);
         1
     }
 }
@@ -96,6 +175,36 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
             } else {
                 gather_values::<V, T, R, 1>(tile, weights, seen, sums, stride, column);
                 column += 1;
+            }
+        }
+    }
+}
+
+/// Queries times log2(e), so that weights are powers of two, in the operands' type.
+#[inline(always)]
+unsafe fn round_queries<V: Lanes, T: Tile>(
+    query: &Query<'_>,
+    head_dim: usize,
+    rounded: &mut [f32],
+) {
+    let rounded = rounded.as_mut_ptr().cast::<T::Operand>();
+    let factor = V::splat(std::f32::consts::LOG2_E);
+    for row in 0..query.tokens * query.group {
+        // SAFETY: the caller's promise; what is read and written beyond a row is written again with
+        // the next, or spare.
+        unsafe {
+            let from = query.queries.add(row / query.group * query.stride);
+            let from = from.add(row % query.group * head_dim);
+            for column in (0..head_dim).step_by(2 * LANES) {
+                let low = V::load(from.add(column));
+                let high = if column + LANES < head_dim {
+                    V::load(from.add(column + LANES))
+                } else {
+                    V::splat(0.0)
+                };
+                let low = low.mul(factor).without_below(BF16_FLOOR);
+                let high = high.mul(factor).without_below(BF16_FLOOR);
+                T::store(low, high, rounded.add(row * head_dim + column));
             }
         }
     }

@@ -10,15 +10,18 @@
 //! with the roundings of the bf16 unit, which plain multiply-adds have too as long as nothing is
 //! subnormal: tiny values of K, V, queries and weights count as zero.
 //!
+//! Over 8-bit pages, queries and weights become integers of two digits, whose products with the codes
+//! are added without rounding; what a tile gives is then scaled and added in f32.
+//!
 //! It must not know where a batch's rows come from, or how tasks are divided among threads.
 #![allow(unsafe_code)] // Vector kernels over raw rows; each function names what it needs.
 
 mod block;
+mod codes;
 mod rows;
 mod span;
 #[cfg(test)]
 mod tests;
-
 mod tile;
 
 use std::ops::Range;
@@ -27,12 +30,13 @@ use baton_kv_cache::{KvDtype, PageIndex};
 
 pub(crate) use self::span::{join_all, part_values, spans};
 use self::{
-    block::widest_block,
+    block::{Kernel, widest_block},
+    codes::{Codes, QueryCodes},
     span::{Parts, SPAN, finish, join},
-    tile::{Floats, Halves, InPlace, Tile, TileMemory},
+    tile::{Floats, Halves, InPlace, TileMemory},
 };
 use super::{
-    lanes::{BF16_FLOOR, LANES, Lanes, lanes_kernel},
+    lanes::{LANES, Lanes, lanes_kernel},
     pages::Pages,
 };
 use crate::Isa;
@@ -87,6 +91,8 @@ pub(crate) const fn task_tokens(group: usize) -> usize {
 pub(crate) struct Scratch {
     /// Rows of queries: `head_dim` values each, f32 or narrower.
     queries: Vec<f32>,
+    /// The same as digits.
+    query_codes: QueryCodes,
     /// The current span's part of each row.
     parts: Parts,
     /// What the spans before gave.
@@ -104,6 +110,7 @@ impl Scratch {
         let rows = task_tokens(group) * group;
         Self {
             queries: vec![0.0; rows * head_dim + 2 * LANES],
+            query_codes: QueryCodes::new(rows, head_dim),
             parts: Parts::new(rows, head_dim),
             joined: Parts::new(rows, head_dim),
             scores: [0.0; BLOCK * TILE],
@@ -169,6 +176,7 @@ unsafe fn dispatch(
             KvDtype::Bf16 if whole_vectors => in_place(isa, pages, query, span, scratch),
             KvDtype::Bf16 => halves(isa, pages, query, span, scratch),
             KvDtype::F16 | KvDtype::F32 => floats(isa, pages, query, span, scratch),
+            KvDtype::Int8 => codes(isa, pages, query, span, scratch),
         }
     }
 }
@@ -184,6 +192,10 @@ lanes_kernel! {
 lanes_kernel! {
     unsafe fn floats(pages: &Pages, query: &Query<'_>, span: Option<usize>, scratch: &mut Scratch)
         = floats_body
+}
+lanes_kernel! {
+    unsafe fn codes(pages: &Pages, query: &Query<'_>, span: Option<usize>, scratch: &mut Scratch)
+        = codes_body
 }
 
 #[inline(always)]
@@ -219,9 +231,20 @@ unsafe fn floats_body<V: Lanes>(
     unsafe { all_spans::<V, Floats>(pages, query, span, scratch) }
 }
 
+#[inline(always)]
+unsafe fn codes_body<V: Lanes>(
+    pages: &Pages,
+    query: &Query<'_>,
+    span: Option<usize>,
+    scratch: &mut Scratch,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { all_spans::<V, Codes>(pages, query, span, scratch) }
+}
+
 /// One span into the parts, or all of them into the results.
 #[inline(always)]
-unsafe fn all_spans<V: Lanes, T: Tile>(
+unsafe fn all_spans<V: Lanes, K: Kernel>(
     pages: &Pages,
     query: &Query<'_>,
     span: Option<usize>,
@@ -232,17 +255,17 @@ unsafe fn all_spans<V: Lanes, T: Tile>(
     let end = query.position + query.tokens;
     // SAFETY: the caller's promise; scratch has room for the rows.
     unsafe {
-        round_queries::<V, T>(query, head_dim, &mut scratch.queries);
+        K::round_queries::<V>(query, head_dim, scratch);
         if let Some(span) = span {
             let keys = span * SPAN..end.min((span + 1) * SPAN);
-            return one_span::<V, T>(pages, query, keys, scratch);
+            return one_span::<V, K>(pages, query, keys, scratch);
         }
         let last = spans(end - 1) - 1;
         for span in 0..=last {
             let keys = span * SPAN..end.min((span + 1) * SPAN);
             // Rows of tokens before the span see none of it.
             let first = keys.start.saturating_sub(query.position) * query.group;
-            one_span::<V, T>(pages, query, keys, scratch);
+            one_span::<V, K>(pages, query, keys, scratch);
             for row in first..rows {
                 let (part, joined) = (scratch.parts.row(row), scratch.joined.row(row));
                 if span > 0 {
@@ -264,39 +287,9 @@ unsafe fn all_spans<V: Lanes, T: Tile>(
     }
 }
 
-/// Queries times log2(e), so that weights are powers of two, in the operands' type.
-#[inline(always)]
-unsafe fn round_queries<V: Lanes, T: Tile>(
-    query: &Query<'_>,
-    head_dim: usize,
-    rounded: &mut [f32],
-) {
-    let rounded = rounded.as_mut_ptr().cast::<T::Operand>();
-    let factor = V::splat(std::f32::consts::LOG2_E);
-    for row in 0..query.tokens * query.group {
-        // SAFETY: the caller's promise; what is read and written beyond a row is written again with
-        // the next, or spare.
-        unsafe {
-            let from = query.queries.add(row / query.group * query.stride);
-            let from = from.add(row % query.group * head_dim);
-            for column in (0..head_dim).step_by(2 * LANES) {
-                let low = V::load(from.add(column));
-                let high = if column + LANES < head_dim {
-                    V::load(from.add(column + LANES))
-                } else {
-                    V::splat(0.0)
-                };
-                let low = low.mul(factor).without_below(BF16_FLOOR);
-                let high = high.mul(factor).without_below(BF16_FLOOR);
-                T::store(low, high, rounded.add(row * head_dim + column));
-            }
-        }
-    }
-}
-
 /// Takes the tiles of `keys`, which lie in one span, into the parts of the rows that see them.
 #[inline(always)]
-unsafe fn one_span<V: Lanes, T: Tile>(
+unsafe fn one_span<V: Lanes, K: Kernel>(
     pages: &Pages,
     query: &Query<'_>,
     keys: Range<usize>,
@@ -310,9 +303,9 @@ unsafe fn one_span<V: Lanes, T: Tile>(
         let tile = unsafe {
             let next = start + TILE;
             if rows <= FETCH_ROWS && next < keys.end {
-                T::fetch(pages, query, next, TILE.min(keys.end - next));
+                K::fetch(pages, query, next, TILE.min(keys.end - next));
             }
-            T::open(
+            K::open(
                 pages,
                 query,
                 start,
@@ -325,7 +318,7 @@ unsafe fn one_span<V: Lanes, T: Tile>(
         while row < rows {
             // SAFETY: rows `row..row + count` exist and see at least one key of the tile.
             let count =
-                unsafe { widest_block::<V, T>(&tile, query, head_dim, start, row, scratch) };
+                unsafe { widest_block::<V, K>(&tile, query, head_dim, start, row, scratch) };
             row += count;
         }
     }

@@ -3,7 +3,7 @@
 //! Every row has its own chain of operations; rows only share loads. Which rows and tiles meet is
 //! not decided here.
 
-use super::{TILE, Tile, VECTORS};
+use super::{TILE, VECTORS, tile::Tile};
 use crate::cpu::lanes::{LANES, Lanes};
 
 /// Running sums below this become zero when they are scaled down, so that none is ever subnormal:
@@ -84,19 +84,18 @@ pub(super) struct RowState<'a> {
 }
 
 /// Turns a row's first `seen` scores into weights (the rest become 0) relative to its largest score
-/// so far, and adds them to its totals.
+/// so far.
 ///
 /// # Safety
-/// `scores` and `weights` point to a row of [`TILE`]; the state's pointers to what it says.
+/// `scores` points to a row of [`TILE`]; the state's pointers to what it says.
 #[inline(always)]
-pub(super) unsafe fn weigh<V: Lanes, T: Tile>(
+pub(super) unsafe fn soften<V: Lanes>(
     scores: *const f32,
     seen: usize,
-    weights: *mut T::Operand,
     state: &mut RowState<'_>,
-) {
+) -> [V; VECTORS] {
     let zero = V::splat(0.0);
-    // SAFETY: a row has `VECTORS` vectors; totals are one vector.
+    // SAFETY: a row has `VECTORS` vectors.
     unsafe {
         let mut row = [zero; VECTORS];
         for (v, lanes) in row.iter_mut().enumerate() {
@@ -121,6 +120,24 @@ pub(super) unsafe fn weigh<V: Lanes, T: Tile>(
                 *lanes = lanes.first(seen.saturating_sub(v * LANES), zero);
             }
         }
+        row
+    }
+}
+
+/// Turns a row's first `seen` scores into weights, rounded, and adds them to its totals.
+///
+/// # Safety
+/// `scores` and `weights` point to a row of [`TILE`]; the state's pointers to what it says.
+#[inline(always)]
+pub(super) unsafe fn weigh<V: Lanes, T: Tile>(
+    scores: *const f32,
+    seen: usize,
+    weights: *mut T::Operand,
+    state: &mut RowState<'_>,
+) {
+    // SAFETY: the caller's promise; totals are one vector.
+    unsafe {
+        let row = soften::<V>(scores, seen, state);
         let mut totals = V::load(state.totals);
         for v in (0..VECTORS).step_by(2) {
             let stored = T::store(row[v], row[v + 1], weights.add(v * LANES));

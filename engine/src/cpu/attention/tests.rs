@@ -219,6 +219,7 @@ fn random_shapes_agree_with_plain_attention_and_bit_for_bit_with_themselves() {
         (KvDtype::Bf16, 0.06),
         (KvDtype::F16, 6e-3),
         (KvDtype::F32, 2e-5),
+        (KvDtype::Int8, 0.06),
     ] {
         let mut largest: f64 = 0.0;
         for number in 0..24 {

@@ -5,13 +5,13 @@
 
 use baton_kv_cache::KvDtype;
 
-use super::{Query, TILE, VECTORS};
+use super::{Query, TILE, VECTORS, codes::CodeMemory};
 use crate::cpu::{
     lanes::{LANES, Lanes},
-    pages::{Bf16, Element, Pages, paired},
+    pages::{Bf16, Element, Pages, Plain},
 };
 
-/// Keys and values of one tile.
+/// Keys and values of one tile, which are taken two rows at a time.
 pub(super) trait Tile {
     /// Whether kernels for several rows at once are worth compiling.
     const MANY_ROWS: bool;
@@ -67,6 +67,8 @@ pub(super) struct TileMemory {
     floats: Vec<f32>,
     /// The same as bf16, rows in pairs.
     halves: Vec<u16>,
+    /// Codes.
+    pub(super) codes: CodeMemory,
     /// `head_dim` in whole vectors.
     width: usize,
 }
@@ -78,6 +80,7 @@ impl TileMemory {
         Self {
             floats: vec![0.0; values],
             halves: vec![0; values],
+            codes: CodeMemory::new(head_dim),
             width,
         }
     }
@@ -201,7 +204,7 @@ impl InPlace {
 
 /// Asks for the line at `at`.
 #[inline(always)]
-fn fetch_line(at: *const u16) {
+pub(super) fn fetch_line<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, whatever the address; SSE is part of the architecture.
     unsafe {
@@ -235,8 +238,8 @@ impl Tile for Halves {
         // SAFETY: the caller's promise.
         unsafe {
             each::<Bf16>(pages, query, start, count, |key, dimension, k, v| {
-                keys[paired(dimension, key, head_dim, TILE)] = k.bits();
-                values[paired(key, dimension, TILE, width)] = v.bits();
+                keys[Bf16::place(dimension, key, head_dim, TILE)] = k.bits();
+                values[Bf16::place(key, dimension, TILE, width)] = v.bits();
             });
         }
         Self {
@@ -281,9 +284,8 @@ impl Tile for Floats {
         // SAFETY: the caller's promise.
         unsafe {
             match pages.layout().dtype {
-                KvDtype::Bf16 => widen::<Bf16>(pages, query, start, count, memory),
                 KvDtype::F16 => widen::<half::f16>(pages, query, start, count, memory),
-                KvDtype::F32 => widen::<f32>(pages, query, start, count, memory),
+                _ => widen::<f32>(pages, query, start, count, memory),
             }
         }
         let (keys, values) = memory
@@ -342,7 +344,7 @@ impl Tile for Floats {
 ///
 /// # Safety
 /// As [`Tile::open`]; `E` is the pages' element type.
-unsafe fn widen<E: Element>(
+unsafe fn widen<E: Plain>(
     pages: &Pages,
     query: &Query<'_>,
     start: usize,
@@ -382,13 +384,13 @@ unsafe fn each<E: Element>(
         let (keys, values) = pages.head(query.layer, query.pages[page], query.kv_head);
         let (keys, values) = (keys.cast::<E>(), values.cast::<E>());
         for dimension in 0..head_dim {
-            // SAFETY: `paired` stays inside the head's matrices.
+            // SAFETY: `place` stays inside the head's matrices.
             let (k, v) = unsafe {
                 (
-                    keys.add(paired(dimension, slot, head_dim, page_size))
+                    keys.add(E::place(dimension, slot, head_dim, page_size))
                         .read(),
                     values
-                        .add(paired(slot, dimension, page_size, head_dim))
+                        .add(E::place(slot, dimension, page_size, head_dim))
                         .read(),
                 )
             };

@@ -7,7 +7,7 @@ use super::{BF16_FLOOR, Lanes};
 
 /// Two registers.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2Lanes(__m256, __m256);
+pub(crate) struct Avx2Lanes(pub(super) __m256, pub(super) __m256);
 
 /// [`super::bf16_bits`] of eight values, each in the low half of its lane.
 ///
@@ -127,6 +127,15 @@ impl Lanes for Avx2Lanes {
         unsafe {
             let low = _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0);
             let high = _mm256_cmp_ps::<_CMP_GT_OQ>(self.1, other.1);
+            _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0
+        }
+    }
+    #[inline(always)]
+    fn any_nan(self) -> bool {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0);
+            let high = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.1, self.1);
             _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0
         }
     }

@@ -7,10 +7,10 @@ use super::{BF16_FLOOR, Lanes};
 
 /// A register; with `UNIT`, dot products of pairs and rounding are the bf16 unit's.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Lanes<const UNIT: bool>(__m512);
+pub(crate) struct Avx512Lanes<const UNIT: bool>(pub(super) __m512);
 
 // SAFETY of every block below: values of this type exist only in functions compiled with AVX-512
-// F, BW, VL and DQ, with `UNIT` BF16 too (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
+// F, BW, VL, DQ and VNNI, with `UNIT` BF16 too (`lanes_kernel!`), and pointers are good for what the trait's caller promises.
 impl<const UNIT: bool> Lanes for Avx512Lanes<UNIT> {
     type Pairs = __m512i;
     const WIDE: bool = true;
@@ -82,6 +82,11 @@ impl<const UNIT: bool> Lanes for Avx512Lanes<UNIT> {
     fn any_greater(self, other: Self) -> bool {
         // SAFETY: see above.
         unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0) != 0 }
+    }
+    #[inline(always)]
+    fn any_nan(self) -> bool {
+        // SAFETY: see above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0) != 0 }
     }
     #[inline(always)]
     fn without_below(self, limit: f32) -> Self {

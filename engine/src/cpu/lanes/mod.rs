@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod bf16_unit;
+mod codes;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub(crate) use avx2::Avx2Lanes;
 pub(crate) use avx512::Avx512Lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use bf16_unit::is_exact as bf16_unit_is_exact;
+pub(crate) use codes::CodeLanes;
 pub(crate) use portable::PortableLanes;
 
 /// Lanes of a vector.
@@ -54,7 +56,7 @@ pub(crate) fn bf16_bits(value: f32) -> u16 {
 /// Values may exist only in code compiled with the instruction set's target features (or any, for
 /// the portable one); [`crate::cpu::dispatch`] is the only door. Methods on pointers need what they
 /// name.
-pub(crate) trait Lanes: Copy {
+pub(crate) trait Lanes: CodeLanes {
     /// Sixteen pairs of bf16.
     type Pairs: Copy;
     /// Whether the machine holds 32 of these vectors in registers.
@@ -103,6 +105,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn store_pairs(pairs: Self::Pairs, target: *mut u16);
     /// Whether some lane is greater than `other`'s; not-a-number is not.
     fn any_greater(self, other: Self) -> bool;
+    /// Whether some lane is not a number.
+    fn any_nan(self) -> bool;
     /// Lanes of magnitude below `limit` become zero.
     fn without_below(self, limit: f32) -> Self;
     /// `self + other`.
@@ -193,14 +197,16 @@ macro_rules! lanes_kernel {
                 unsafe { $body::<$crate::cpu::lanes::Avx2Lanes>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's promise, and the features are enabled here.
                 unsafe { $body::<$crate::cpu::lanes::Avx512Lanes<false>>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16"
+            )]
             #[allow(clippy::too_many_arguments)]
             unsafe fn avx512_bf16($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's promise, and the features are enabled here.

@@ -12,6 +12,12 @@ fn widen(bits: u16) -> f32 {
 }
 
 impl PortableLanes {
+    /// The lanes' bits.
+    #[inline(always)]
+    pub(super) fn bits(self) -> [u32; LANES] {
+        self.0.map(f32::to_bits)
+    }
+
     #[inline(always)]
     fn zip(self, other: Self, op: impl Fn(f32, f32) -> f32) -> Self {
         Self(std::array::from_fn(|lane| op(self.0[lane], other.0[lane])))
@@ -85,6 +91,10 @@ impl Lanes for PortableLanes {
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         self.0.iter().zip(other.0).any(|(a, b)| *a > b)
+    }
+    #[inline(always)]
+    fn any_nan(self) -> bool {
+        self.0.iter().any(|lane| lane.is_nan())
     }
     #[inline(always)]
     fn without_below(self, limit: f32) -> Self {

@@ -2,6 +2,7 @@
 
 use super::{BF16_FLOOR, LANES, Lanes, bf16_bits, lanes_kernel};
 use crate::Isa;
+use baton_model_file::fixtures::Random;
 
 /// Results of one run over three vectors of inputs.
 const RESULTS: usize = 20;
@@ -105,15 +106,21 @@ fn all_instruction_sets_give_the_same_bits() {
 }
 
 lanes_kernel! {
-    unsafe fn narrow(values: &[f32; LANES], words: &mut [u16; LANES]) = narrow_body
+    unsafe fn narrow(values: &[f32; LANES], words: &mut [u16; LANES], bytes: &mut [u8; LANES])
+        = narrow_body
 }
 
 #[inline(always)]
-unsafe fn narrow_body<V: Lanes>(values: &[f32; LANES], words: &mut [u16; LANES]) {
+unsafe fn narrow_body<V: Lanes>(
+    values: &[f32; LANES],
+    words: &mut [u16; LANES],
+    bytes: &mut [u8; LANES],
+) {
     // SAFETY: all arrays hold one vector.
     unsafe {
         let x = V::load(values.as_ptr());
         x.store_bf16(words.as_mut_ptr());
+        x.store_low_bytes(bytes.as_mut_ptr());
     }
 }
 
@@ -154,10 +161,157 @@ fn narrowed_values_are_the_same_on_all_instruction_sets() {
     for bits in bits.as_chunks::<LANES>().0 {
         let values = bits.map(f32::from_bits);
         for &isa in Isa::available() {
-            let mut words = [0; LANES];
+            let (mut words, mut bytes) = ([0; LANES], [0; LANES]);
             // SAFETY: arrays of one vector; the instruction set is available.
-            unsafe { narrow(isa, &values, &mut words) };
+            unsafe { narrow(isa, &values, &mut words, &mut bytes) };
             assert_eq!(words, values.map(bf16_bits), "{isa:?} {bits:08x?}");
+            assert_eq!(bytes, bits.map(|bits| bits as u8), "{isa:?} {bits:08x?}");
+        }
+    }
+}
+
+lanes_kernel! {
+    unsafe fn products(
+        codes: &[u8; 4 * LANES], digits: &[[i8; 4]; 2], sums: &mut [[f32; LANES]; 2],
+    ) = products_body
+}
+
+#[inline(always)]
+unsafe fn products_body<V: Lanes>(
+    codes: &[u8; 4 * LANES],
+    digits: &[[i8; 4]; 2],
+    sums: &mut [[f32; LANES]; 2],
+) {
+    // SAFETY: arrays of the sizes that the operations name.
+    unsafe {
+        let quads = V::load_quads(codes.as_ptr());
+        let [signed, unsigned] = digits;
+        let digits: i32 = signed.iter().map(|digit| i32::from(*digit)).sum();
+        let from = V::splat_sum(1_000 - V::BIAS * digits);
+        let sum = V::dot_offset(from, quads, V::splat_quad(signed.as_ptr()));
+        V::widen(sum).store(sums[0].as_mut_ptr());
+        let sum = V::dot(V::splat_sum(-7), quads, V::splat_quad(unsigned.as_ptr()));
+        V::widen(sum).store(sums[1].as_mut_ptr());
+    }
+}
+
+#[test]
+fn sums_of_codes_times_digits_are_exact() {
+    let mut random = Random::new(0xc0de);
+    for trial in 0..2_000 {
+        let extreme = trial % 3 == 0;
+        let mut pick = |all: &[i32], from: i32, to: i32| {
+            if extreme {
+                all[random.below(all.len())]
+            } else {
+                from + random.below((to - from + 1) as usize) as i32
+            }
+        };
+        let codes: [u8; 4 * LANES] =
+            std::array::from_fn(|_| pick(&[1, 127, 128, 255], 1, 255) as u8);
+        let digits: [[i8; 4]; 2] = [
+            std::array::from_fn(|_| pick(&[-127, -1, 0, 127], -127, 127) as i8),
+            std::array::from_fn(|_| pick(&[0, 1, 127], 0, 127) as i8),
+        ];
+        let plain = |lane: usize, code: fn(u8) -> i32, digits: &[i8; 4]| -> i32 {
+            let codes = &codes[4 * lane..][..4];
+            codes
+                .iter()
+                .zip(digits)
+                .map(|(c, d)| code(*c) * i32::from(*d))
+                .sum()
+        };
+        let expected = [
+            std::array::from_fn(|lane| {
+                (1_000 + plain(lane, |code| i32::from(code) - 128, &digits[0])) as f32
+            }),
+            std::array::from_fn(|lane| {
+                (-7 + plain(lane, |code| i32::from(code as i8), &digits[1])) as f32
+            }),
+        ];
+        for &isa in Isa::available() {
+            let mut sums = [[0.0; LANES]; 2];
+            // SAFETY: arrays of one vector; the instruction set is available.
+            unsafe { products(isa, &codes, &digits, &mut sums) };
+            assert_eq!(sums, expected, "{isa:?} {codes:?} {digits:?}");
+        }
+    }
+}
+
+lanes_kernel! {
+    unsafe fn digits(numbers: &[f32; LANES], high: &mut [i8; LANES], low: &mut [i8; LANES])
+        = digits_body
+}
+
+#[inline(always)]
+unsafe fn digits_body<V: Lanes>(
+    numbers: &[f32; LANES],
+    high: &mut [i8; LANES],
+    low: &mut [i8; LANES],
+) {
+    // SAFETY: arrays of one vector.
+    unsafe {
+        let shifted = V::load(numbers.as_ptr()).add(V::splat(12_582_912.0));
+        shifted.store_digits(high.as_mut_ptr(), low.as_mut_ptr());
+    }
+}
+
+#[test]
+fn digits_make_up_their_number() {
+    let all: Vec<f32> = (-127 * 128..=127 * 128).map(|n| n as f32).collect();
+    for numbers in all.as_chunks::<LANES>().0 {
+        for &isa in Isa::available() {
+            let (mut high, mut low) = ([0; LANES], [0; LANES]);
+            // SAFETY: arrays of one vector; the instruction set is available.
+            unsafe { digits(isa, numbers, &mut high, &mut low) };
+            for (number, (high, low)) in numbers.iter().zip(high.iter().zip(&low)) {
+                assert!(*high >= -127 && *low >= 0, "{isa:?} {number}: {high} {low}");
+                let sum = i32::from(*high) * 128 + i32::from(*low);
+                assert_eq!(sum, *number as i32, "{isa:?}");
+            }
+        }
+    }
+}
+
+lanes_kernel! {
+    unsafe fn quads(numbers: &[f32; 4 * LANES], high: &mut [i8; 4 * LANES], low: &mut [i8; 4 * LANES])
+        = quads_body
+}
+
+#[inline(always)]
+unsafe fn quads_body<V: Lanes>(
+    numbers: &[f32; 4 * LANES],
+    high: &mut [i8; 4 * LANES],
+    low: &mut [i8; 4 * LANES],
+) {
+    let mut shifted = [V::splat(12_582_912.0); 4];
+    // SAFETY: arrays of four vectors.
+    unsafe {
+        for (v, shifted) in shifted.iter_mut().enumerate() {
+            *shifted = shifted.add(V::load(numbers[v * LANES..].as_ptr()));
+        }
+        V::store_quads(shifted, high.as_mut_ptr(), low.as_mut_ptr());
+    }
+}
+
+#[test]
+fn quads_of_digits_are_in_order() {
+    let mut random = Random::new(0xd161);
+    for _ in 0..200 {
+        let numbers: [f32; 4 * LANES] = std::array::from_fn(|_| {
+            [0, 127, 128, 127 * 128, random.below(127 * 128)][random.below(5)] as f32
+        });
+        for &isa in Isa::available() {
+            let (mut high, mut low) = ([0; 4 * LANES], [0; 4 * LANES]);
+            // SAFETY: arrays of four vectors; the instruction set is available.
+            unsafe { quads(isa, &numbers, &mut high, &mut low) };
+            for (at, number) in numbers.iter().enumerate() {
+                let (vector, lane) = (at / LANES, at % LANES);
+                let place = lane / 4 * 16 + vector * 4 + lane % 4;
+                let sum = i32::from(high[place]) * 128 + i32::from(low[place]);
+                assert_eq!(sum, *number as i32, "{isa:?}, {at}");
+                assert!(low[place] >= 0, "{isa:?}");
+            }
         }
     }
 }
