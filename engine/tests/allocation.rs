@@ -40,8 +40,12 @@ fn a_step_allocates_nothing() {
     let path = directory.path().join("tiny.gguf");
     shape.write_gguf(&path).expect("the model is written");
     let model = load(&path);
-    for page_size in [16, 7] {
-        let mut engine = engine(&model, &options(3, None), page_size, 64, KvDtype::Bf16);
+    let dtypes = [KvDtype::Bf16, KvDtype::Int8];
+    for (page_size, dtype) in [16, 7]
+        .into_iter()
+        .flat_map(|size| dtypes.map(|dtype| (size, dtype)))
+    {
+        let mut engine = engine(&model, &options(3, None), page_size, 64, dtype);
         let tables: Vec<Vec<PageIndex>> = (0..4)
             .map(|at| (at * 16..(at + 1) * 16).map(PageIndex).collect())
             .collect();
@@ -70,7 +74,7 @@ fn a_step_allocates_nothing() {
         assert_eq!(
             [allocations(), allocations()],
             [0, 0],
-            "pages of {page_size}"
+            "{dtype:?} pages of {page_size}"
         );
     }
 }

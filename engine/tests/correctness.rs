@@ -75,6 +75,8 @@ fn families_agree_with_the_plain_forward_pass() {
                 (KvDtype::F16, 16, 4e-3),
                 (KvDtype::Bf16, 16, 3e-2),
                 (KvDtype::Bf16, 5, 3e-2),
+                (KvDtype::Int8, 16, 1e-1),
+                (KvDtype::Int8, 5, 1e-1),
             ] {
                 let error = error_of(&model, dtype, page_size);
                 assert!(

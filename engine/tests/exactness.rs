@@ -84,6 +84,18 @@ struct Way {
     dtype: KvDtype,
 }
 
+impl Way {
+    /// What other ways are compared with.
+    fn plain(dtype: KvDtype) -> Self {
+        Self {
+            isa: Isa::detect(),
+            threads: 1,
+            page_size: 16,
+            dtype,
+        }
+    }
+}
+
 /// Logits after each token, run one at a time.
 fn alone(model: &Arc<CpuModel>, tokens: &[u32], way: Way, random: &mut Random) -> Vec<Vec<u32>> {
     chunked(model, tokens, 1, way, random)
@@ -131,24 +143,18 @@ fn chunks_pages_threads_and_instruction_sets_give_the_same_bits() {
     for shape in models() {
         let model = tiny(&shape);
         let tokens = random_tokens(&mut random, TOKENS, shape.vocabulary as usize);
-        let dtype = pick(
-            &mut random,
-            &[KvDtype::Bf16, KvDtype::Bf16, KvDtype::F16, KvDtype::F32],
-        );
-        let plain = Way {
-            isa: Isa::detect(),
-            threads: 1,
-            page_size: 16,
-            dtype,
-        };
-        let expected = alone(&model, &tokens, plain, &mut random);
-        for chunk in CHUNKS {
-            let way = any_way(&mut random, dtype);
-            for (at, row) in chunked(&model, &tokens, chunk, way, &mut random) {
-                assert!(
-                    row == expected[at],
-                    "{shape:?}\nchunks of {chunk}, {way:?}: token {at} differs"
-                );
+        let other = pick(&mut random, &[KvDtype::Bf16, KvDtype::F16, KvDtype::F32]);
+        for dtype in [other, KvDtype::Int8] {
+            let plain = Way::plain(dtype);
+            let expected = alone(&model, &tokens, plain, &mut random);
+            for chunk in CHUNKS {
+                let way = any_way(&mut random, dtype);
+                for (at, row) in chunked(&model, &tokens, chunk, way, &mut random) {
+                    assert!(
+                        row == expected[at],
+                        "{shape:?}\nchunks of {chunk}, {way:?}: token {at} differs"
+                    );
+                }
             }
         }
     }
@@ -174,27 +180,24 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     ] {
         let model = tiny(&shape);
         let tokens = random_tokens(&mut random, TOKENS, shape.vocabulary as usize);
-        let plain = Way {
-            isa: Isa::detect(),
-            threads: 1,
-            page_size: 16,
-            dtype: KvDtype::Bf16,
-        };
-        let expected = alone(&model, &tokens, plain, &mut random);
-        for &isa in Isa::available() {
-            for threads in 1..=3 {
-                for page_size in PAGE_SIZES {
-                    let way = Way {
-                        isa,
-                        threads,
-                        page_size,
-                        ..plain
-                    };
-                    let rows = chunked(&model, &tokens, 64, way, &mut random);
-                    assert!(
-                        rows.iter().all(|(at, row)| *row == expected[*at]),
-                        "{way:?}"
-                    );
+        for dtype in [KvDtype::Bf16, KvDtype::Int8] {
+            let plain = Way::plain(dtype);
+            let expected = alone(&model, &tokens, plain, &mut random);
+            for &isa in Isa::available() {
+                for threads in 1..=3 {
+                    for page_size in PAGE_SIZES {
+                        let way = Way {
+                            isa,
+                            threads,
+                            page_size,
+                            ..plain
+                        };
+                        let rows = chunked(&model, &tokens, 64, way, &mut random);
+                        assert!(
+                            rows.iter().all(|(at, row)| *row == expected[*at]),
+                            "{way:?}"
+                        );
+                    }
                 }
             }
         }
@@ -208,13 +211,9 @@ fn random_batches_give_the_same_bits_as_each_sequence_alone() {
     let mut random = Random::new(0xba72);
     for shape in models() {
         let model = tiny(&shape);
-        let way = any_way(&mut random, KvDtype::Bf16);
-        let plain = Way {
-            isa: Isa::detect(),
-            threads: 1,
-            page_size: 16,
-            dtype: way.dtype,
-        };
+        let dtype = pick(&mut random, &[KvDtype::Bf16, KvDtype::Int8]);
+        let way = any_way(&mut random, dtype);
+        let plain = Way::plain(dtype);
         let prompts: Vec<Vec<u32>> = (0..6)
             .map(|_| {
                 let length = 1 + random.below(TOKENS);
@@ -288,20 +287,27 @@ fn real_model_gives_the_same_bits_however_it_runs() {
         random_tokens(&mut random, 70, vocabulary),
         random_tokens(&mut random, 33, vocabulary),
     );
-    let plain = Way {
-        isa: Isa::detect(),
-        threads: 1,
-        page_size: 16,
-        dtype: KvDtype::Bf16,
-    };
-    let expected = alone(&model, &tokens, plain, &mut random);
+    for dtype in [KvDtype::Bf16, KvDtype::Int8] {
+        every_way(&model, &tokens, &neighbour, dtype, &mut random);
+    }
+}
+
+fn every_way(
+    model: &Arc<CpuModel>,
+    tokens: &[u32],
+    neighbour: &[u32],
+    dtype: KvDtype,
+    random: &mut Random,
+) {
+    let plain = Way::plain(dtype);
+    let expected = alone(model, tokens, plain, random);
     for (chunk, page_size) in [(70, 16), (17, 32), (33, 5)] {
         let way = Way {
             threads: 2,
             page_size,
             ..plain
         };
-        let rows = chunked(&model, &tokens, chunk, way, &mut random);
+        let rows = chunked(model, tokens, chunk, way, random);
         assert!(
             rows.iter().all(|(at, row)| *row == expected[*at]),
             "chunks of {chunk}, {way:?}"
@@ -315,14 +321,14 @@ fn real_model_gives_the_same_bits_however_it_runs() {
             tokens.len()
         }];
         let way = Way { isa, ..plain };
-        let rows = chunked(&model, tokens, tokens.len(), way, &mut random);
+        let rows = chunked(model, tokens, tokens.len(), way, random);
         assert!(
             rows.iter().all(|(at, row)| *row == expected[*at]),
             "{way:?}"
         );
     }
-    let mut engine = engine(&model, &options(2, None), 16, 10, KvDtype::Bf16);
-    let mut dealer = PageDealer::new(10, &mut random);
+    let mut engine = engine(model, &options(2, None), 16, 10, dtype);
+    let mut dealer = PageDealer::new(10, random);
     let (mut first, mut second) = (dealer.sequence(70, 16), dealer.sequence(33, 16));
     let mut from = 0;
     for (ours, theirs) in [(1, 20), (40, 1), (1, 1), (28, 11)] {
@@ -334,6 +340,10 @@ fn real_model_gives_the_same_bits_however_it_runs() {
             &mut engine,
             &mut [(&mut second, beside), (&mut first, part)],
         );
-        assert!(bits(&rows[1]) == expected[from - 1], "token {}", from - 1);
+        assert!(
+            bits(&rows[1]) == expected[from - 1],
+            "{dtype:?}, token {}",
+            from - 1
+        );
     }
 }

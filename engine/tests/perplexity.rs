@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc};
 use baton_engine::{CpuModel, LogitRows};
 use baton_kv_cache::KvDtype;
 use baton_model_file::fixtures::Random;
-use common::{PageDealer, engine, load, options, real_model, reference, step_with};
+use common::{PageDealer, engine, load, options, real_model, reference, run, step_with};
 
 const PAGE_SIZE: u32 = 16;
 /// Tokens of one step: bounds the logits in memory.
@@ -75,16 +75,14 @@ fn mean_nll(model: &Arc<CpuModel>, tokens: &[u32], dtype: KvDtype) -> f64 {
 }
 
 /// Perplexity over all windows, relative to the reference's.
-fn relative_error(dtype: KvDtype) -> f64 {
-    let model = load(&real_model());
-    let windows = windows();
+fn relative_error(model: &Arc<CpuModel>, windows: &[Window], dtype: KvDtype) -> f64 {
     let expected = reference()["perplexity"]["perplexity"]
         .as_f64()
         .expect("a perplexity");
     let mut sum = 0.0;
     let mut largest: f64 = 0.0;
-    for window in &windows {
-        let nll = mean_nll(&model, &window.tokens, dtype);
+    for window in windows {
+        let nll = mean_nll(model, &window.tokens, dtype);
         largest = largest.max((nll - window.mean_nll).abs());
         sum += nll;
     }
@@ -99,8 +97,58 @@ fn relative_error(dtype: KvDtype) -> f64 {
     error
 }
 
+/// Largest difference to the reference's gaps between its best token after a prompt and its next four,
+/// per prompt, sorted.
+fn first_step_gaps(model: &Arc<CpuModel>, dtype: KvDtype) -> Vec<f64> {
+    let numbers = |value: &serde_json::Value| -> Vec<f64> {
+        let list = value.as_array().expect("a list").iter();
+        list.map(|x| x.as_f64().expect("a number")).collect()
+    };
+    let ids = |value: &serde_json::Value| -> Vec<u32> {
+        numbers(value).into_iter().map(|id| id as u32).collect()
+    };
+    let reference = reference();
+    let items = reference["items"].as_array().expect("items");
+    let mut gaps: Vec<f64> = items
+        .iter()
+        .map(|item| {
+            let prompt = ids(&item["prompt_ids"]);
+            let pages = (prompt.len() as u32).div_ceil(PAGE_SIZE);
+            let mut engine = engine(model, &options(2, None), PAGE_SIZE, pages, dtype);
+            let mut sequence =
+                PageDealer::new(pages, &mut Random::new(9)).sequence(prompt.len(), PAGE_SIZE);
+            let rows = run(&mut engine, &mut sequence, &prompt, 512);
+            let logits = rows.last().expect("a prompt");
+            let top = ids(&item["first_top5_ids"]);
+            let theirs = numbers(&item["first_top5_logits"]);
+            let ours = |i: usize| f64::from(logits[top[i] as usize]);
+            (1..top.len())
+                .map(|i| ((ours(i) - ours(0)) - (theirs[i] - theirs[0])).abs())
+                .fold(0.0, f64::max)
+        })
+        .collect();
+    gaps.sort_by(f64::total_cmp);
+    gaps
+}
+
 #[test]
-fn perplexity_with_bf16_pages_is_the_references() {
-    let error = relative_error(KvDtype::Bf16);
-    assert!(error.abs() < 0.005, "{error}");
+fn perplexity_is_the_references_whatever_the_pages_hold() {
+    let (model, windows) = (load(&real_model()), windows());
+    for (dtype, bound) in [
+        (KvDtype::Bf16, 0.005),
+        (KvDtype::F16, 0.005),
+        (KvDtype::Int8, 0.015),
+    ] {
+        let error = relative_error(&model, &windows, dtype);
+        assert!(error.abs() < bound, "{}: {error}", dtype.name());
+    }
+}
+
+#[test]
+fn gaps_after_prompts_with_int8_pages_stay_within_the_references_tolerance() {
+    let gaps = first_step_gaps(&load(&real_model()), KvDtype::Int8);
+    let (median, largest) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
+    println!("int8: gap error median {median:.3}, largest {largest:.3}");
+    let limit = reference()["tolerance"]["gap"].as_f64().expect("a gap");
+    assert!(largest <= limit, "largest gap error {largest}");
 }

@@ -258,8 +258,9 @@ fn random_shapes_agree_with_plain_attention_and_bit_for_bit_with_themselves() {
 #[test]
 fn a_key_that_is_not_a_number_spoils_only_the_rows_that_see_it() {
     let mut random = Random::new(SEED);
-    for _ in 0..10 {
-        let case = Case::new(&mut random, KvDtype::Bf16);
+    for number in 0..20 {
+        let dtype = [KvDtype::Bf16, KvDtype::Int8][number % 2];
+        let case = Case::new(&mut random, dtype);
         let clean = case.attend(Isa::detect(), case.tokens);
         let bad = random.below(case.tokens);
         let width = HEADS * case.head_dim();
@@ -278,8 +279,15 @@ fn a_key_that_is_not_a_number_spoils_only_the_rows_that_see_it() {
         for &isa in Isa::available() {
             let spoilt = case.attend(isa, case.tokens);
             let (before, after) = spoilt.split_at(bad * case.stride());
-            assert_eq!(bits(before), bits(&clean[..before.len()]), "{isa:?}");
-            assert!(after.iter().all(|value| value.is_nan()), "{isa:?}");
+            assert_eq!(
+                bits(before),
+                bits(&clean[..before.len()]),
+                "{dtype:?}, {isa:?}"
+            );
+            assert!(
+                after.iter().all(|value| value.is_nan()),
+                "{dtype:?}, {isa:?}"
+            );
         }
     }
 }
