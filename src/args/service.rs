@@ -28,6 +28,8 @@ pub(crate) enum KvDtypeArg {
     F16,
     /// IEEE single.
     F32,
+    /// 8-bit codes with one scale per token and head.
+    Int8,
 }
 
 impl From<KvDtypeArg> for KvDtype {
@@ -36,6 +38,7 @@ impl From<KvDtypeArg> for KvDtype {
             KvDtypeArg::Bf16 => Self::Bf16,
             KvDtypeArg::F16 => Self::F16,
             KvDtypeArg::F32 => Self::F32,
+            KvDtypeArg::Int8 => Self::Int8,
         }
     }
 }

@@ -57,7 +57,7 @@ fn hostile_numbers_of_workers_are_refused_by_value_and_limit() {
             &["--transport", "pigeon"],
             &["--transport", "pigeon", "shm"],
         ),
-        (&["--kv-dtype", "int3"], &["--kv-dtype", "int3", "bf16"]),
+        (&["--kv-dtype", "int3"], &["--kv-dtype", "int3", "int8"]),
     ];
     for role in ["prefill", "decode"] {
         for (flags, parts) in cases {

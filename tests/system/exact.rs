@@ -273,6 +273,29 @@ async fn the_real_model_gives_the_same_tokens_however_it_is_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn int8_pages_give_the_same_tokens_split_and_unified() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let setup = Setup::new(&tiny_model(folder.path()))
+        .flag("--pages", 1024)
+        .flag("--kv-dtype", "int8");
+    let requests = requests(20_261_130, 20, TINY);
+    let reference = reference(&setup, &requests).await;
+    for transport in ["shm", "tcp"] {
+        let service = split(setup.clone())
+            .flag("--transport", transport)
+            .start()
+            .await;
+        let answers = crowded(&service, &salted(&requests), 3).await;
+        assert_same(transport, &reference, &answers);
+        let moved = answers
+            .iter()
+            .filter(|answer| answer.receipt().transport == transport);
+        assert!(moved.count() > 10, "most must really have been split");
+        service.assert_idle().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_of_different_instruction_sets_give_the_same_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = tiny_model(folder.path());

@@ -1,5 +1,6 @@
 //! Whole transfers between a receiver and a sender.
 
+use baton_kv_cache::{KvDtype, KvLayout};
 use baton_proto::domain::{PageSlot, Transport};
 use baton_proto::ids::Attempt;
 use rand::rngs::StdRng;
@@ -16,9 +17,17 @@ pub(super) const BOTH: [(TransportChoice, Transport); 2] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_land_and_commit() {
-    for (choice, transport) in BOTH {
-        let landed = receiving(layout(40), choice).await;
-        let sent = sending(layout(64), choice, 1);
+    let dtypes = [KvDtype::Bf16, KvDtype::F16, KvDtype::F32, KvDtype::Int8];
+    for ((choice, transport), dtype) in BOTH
+        .into_iter()
+        .flat_map(|way| dtypes.map(|dtype| (way, dtype)))
+    {
+        let of = |pages| KvLayout {
+            dtype,
+            ..layout(pages)
+        };
+        let landed = receiving(of(40), choice).await;
+        let sent = sending(of(64), choice, 1);
         let (local, granted) = ([3, 4, 5, 9, 8], [10, 11, 20, 21]);
         let (grant, mut incoming) = landed.open(&granted, 1);
         let progress = sent.progress(70, &local);
