@@ -54,7 +54,7 @@ async fn sch_15_a_prompt_without_logits_fails_alone_and_once() {
             prompt[70] = SICK;
             with(endless(prompt, 40), |sampling| {
                 sampling.n = Some(2);
-                sampling.prompt_logprobs = (seed % 2 == 0).then_some(1);
+                sampling.prompt_logprobs = seed.is_multiple_of(2).then_some(1);
             })
         };
         let neighbours = (0..6).map(|seed| service.generate(healthy(seed)));
