@@ -124,6 +124,10 @@ pub(crate) enum PeerArg {
     #[value(name = "llama.cpp")]
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
+    /// vLLM on the CPU, in bf16; `make bench-vllm` installs it.
+    #[value(name = "vllm")]
+    #[serde(rename = "vllm")]
+    Vllm,
 }
 
 /// The engine alone, in this process.
@@ -158,7 +162,8 @@ pub(crate) struct BenchEngineArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<PeerArg>,
-    /// With --peer: the Python that has its library [default: where `make bench-peers` puts it].
+    /// With --peer: the Python that has its library [default: where `make bench-peers` or `make
+    /// bench-vllm` puts it].
     #[arg(long, env = "BATON_PEER_PYTHON", value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer_python: Option<PathBuf>,

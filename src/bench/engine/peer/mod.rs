@@ -35,6 +35,8 @@ struct Kind {
     target: &'static str,
     /// Forms that it is measured with.
     formats: &'static [Format],
+    /// Ending of the names of converted models.
+    ending: &'static str,
 }
 
 /// A form of a model.
@@ -55,6 +57,15 @@ const LLAMA_CPP: Kind = Kind {
         Format::Converted("Q4_0"),
         Format::Converted("BF16"),
     ],
+    ending: "gguf",
+};
+
+const VLLM: Kind = Kind {
+    script: include_str!("../../../../scripts/bench-vllm.py"),
+    environment: "peers-vllm",
+    target: "bench-vllm",
+    formats: &[Format::Converted("BF16")],
+    ending: "hf",
 };
 
 /// Name of the form that is the file itself.
@@ -75,6 +86,7 @@ impl Peer {
     pub(super) fn find(peer: PeerArg, python: Option<&Path>) -> Result<Self, Failure> {
         let kind = match peer {
             PeerArg::LlamaCpp => &LLAMA_CPP,
+            PeerArg::Vllm => &VLLM,
         };
         let cache = cache_folder();
         let python = python.map_or_else(
@@ -158,7 +170,7 @@ impl Peer {
             .unwrap_or(model.as_os_str())
             .to_string_lossy();
         let folder = self.cache.join("peer-models");
-        let out = folder.join(format!("{stem}.{identity}.{kind}.gguf"));
+        let out = folder.join(format!("{stem}.{identity}.{kind}.{}", self.kind.ending));
         if out.exists() {
             return Ok(out);
         }
