@@ -2,6 +2,12 @@
 //!
 //! How work is divided never shows in a result: every task computes whole rows, whole outputs of a
 //! product, or whole query rows. Which operations run in which order is the model's business.
+//!
+//! A layer takes at most ten runs of the team, each of which ends with a barrier: norm, Q/K/V, rotation
+//! with the page write, attention, its quantisation, output, norm, gate/up, gate, down. A step of few rows
+//! (one to four of the default model) takes five: the four products and attention. What lies between is
+//! done by the caller alone in less time than a barrier takes, while the others fetch the beginning of
+//! their part of the next matrix.
 #![allow(unsafe_code)] // Tasks of one operation write disjoint parts of shared rows.
 
 mod attend;
@@ -28,9 +34,14 @@ use crate::{
 /// thread that lost its processor for a moment leaves the rest to the others.
 const TASKS_PER_THREAD: usize = 4;
 
+/// Values of rows that a task should have at least: fewer are done sooner than another thread joins.
+const MIN_TASK_VALUES: usize = 2_048;
+
 /// Most bytes of weights that a thread takes at once: with many tokens, they stay in the second-level
 /// cache while all tokens pass.
 const BITE_BYTES: usize = 144 << 10;
+/// Least bytes of weights that a thread takes at once: reading them takes longer than taking them.
+const MIN_BITE_BYTES: usize = 12 << 10;
 
 /// One step's view of the engine.
 pub(super) struct CpuOperations<'a> {
@@ -76,7 +87,7 @@ impl Operations for CpuOperations<'_> {
         let (rows, rotations) = (&self.plan.rows, &self.model.rotations);
         let stream = self.buffers.stream.share();
         let tables = self.buffers.rotations.share();
-        for_rows(self.threads, rows.len(), |_, range| {
+        for_rows(self.threads, rows.len(), embedding.columns(), |_, range| {
             for (at, row) in range.clone().zip(&rows[range]) {
                 // SAFETY: each row belongs to one task.
                 let (stream, table) = unsafe { (stream.row_mut(at), tables.row_mut(at)) };
@@ -92,36 +103,42 @@ impl Operations for CpuOperations<'_> {
         let columns = next.columns();
         let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
         let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
-        for_rows(self.threads, self.plan.rows.len(), |thread, range| {
-            // SAFETY: `thread` is this thread's own number.
-            let out = unsafe { &mut scratch.get(thread).row };
-            for at in range {
-                // SAFETY: each row belongs to one task; the product is not written now.
-                unsafe {
-                    let product = pending.then(|| product.row(at));
-                    elementwise::add_and_norm(
-                        isa,
-                        stream.row_mut(at),
-                        product,
-                        weight,
-                        columns,
-                        epsilon,
-                        out,
-                    );
-                    activations.quantize_rows(
-                        isa,
-                        next.form(),
-                        at..at + 1,
-                        columns,
-                        &out[..columns],
-                    );
+        for_rows(
+            self.threads,
+            self.plan.rows.len(),
+            columns,
+            |thread, range| {
+                // SAFETY: `thread` is this thread's own number.
+                let out = unsafe { &mut scratch.get(thread).row };
+                for at in range {
+                    // SAFETY: each row belongs to one task; the product is not written now.
+                    unsafe {
+                        let product = pending.then(|| product.row(at));
+                        elementwise::add_and_norm(
+                            isa,
+                            stream.row_mut(at),
+                            product,
+                            weight,
+                            columns,
+                            epsilon,
+                            out,
+                        );
+                        activations.quantize_rows(
+                            isa,
+                            next.form(),
+                            at..at + 1,
+                            columns,
+                            &out[..columns],
+                        );
+                    }
                 }
-            }
-        });
+            },
+        );
         self.pending = false;
     }
 
-    fn project_heads(&mut self, qkv: &PackedMatrix) {
+    fn project_heads(&mut self, qkv: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(then.memory());
         let tokens = self.plan.rows.len();
         let heads = self.buffers.heads.share();
         multiply(
@@ -146,18 +163,23 @@ impl Operations for CpuOperations<'_> {
             parts,
         };
         let rows = &self.plan.rows;
-        for_rows(self.threads, rows.len(), |thread, range| {
-            // SAFETY: `thread` is this thread's own number.
-            let scratch = unsafe { &mut scratch.get(thread).head };
-            let mut at = range.start;
-            while at < range.end {
-                let count = rows[at].neighbours(&rows[at + 1..range.end]);
-                // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are
-                // not written now.
-                unsafe { store.rows(&rows[at..at + count], at, heads, tables, scratch) };
-                at += count;
-            }
-        });
+        for_rows(
+            self.threads,
+            rows.len(),
+            2 * heads.stride(),
+            |thread, range| {
+                // SAFETY: `thread` is this thread's own number.
+                let scratch = unsafe { &mut scratch.get(thread).head };
+                let mut at = range.start;
+                while at < range.end {
+                    let count = rows[at].neighbours(&rows[at + 1..range.end]);
+                    // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are
+                    // not written now.
+                    unsafe { store.rows(&rows[at..at + count], at, heads, tables, scratch) };
+                    at += count;
+                }
+            },
+        );
     }
 
     fn attend(&mut self, layer: u32, next: &PackedMatrix) {
@@ -177,7 +199,7 @@ impl Operations for CpuOperations<'_> {
         let attended = self.buffers.attended.share();
         let activations = &self.buffers.activations;
         let columns = next.columns();
-        for_rows(self.threads, self.plan.rows.len(), |_, range| {
+        for_rows(self.threads, self.plan.rows.len(), columns, |_, range| {
             for at in range {
                 // SAFETY: each row belongs to one task; results are not written now.
                 unsafe {
@@ -188,7 +210,8 @@ impl Operations for CpuOperations<'_> {
         });
     }
 
-    fn project(&mut self, weights: &PackedMatrix) {
+    fn project(&mut self, weights: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(then.memory());
         let tokens = self.plan.rows.len();
         let product = self.buffers.product.share();
         multiply(
@@ -202,12 +225,13 @@ impl Operations for CpuOperations<'_> {
         self.pending = true;
     }
 
-    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(down.memory());
         let (isa, tokens, columns) = (self.isa, self.plan.rows.len(), down.columns());
         let halves = self.buffers.gate_up.share();
         let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
         multiply(self.threads, isa, gate_up, activations, tokens, halves);
-        for_rows(self.threads, tokens, |thread, range| {
+        for_rows(self.threads, tokens, 2 * columns, |thread, range| {
             // SAFETY: `thread` is this thread's own number.
             let out = unsafe { &mut scratch.get(thread).row };
             for at in range {
@@ -225,7 +249,7 @@ impl Operations for CpuOperations<'_> {
                 }
             }
         });
-        self.project(down);
+        self.project(down, then);
     }
 
     fn logits(&mut self, norm: &Vec<f32>, output: &PackedMatrix) {
@@ -233,7 +257,7 @@ impl Operations for CpuOperations<'_> {
         let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
         let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
         let (wanted, pending) = (&self.plan.logits, self.pending);
-        for_rows(self.threads, wanted.len(), |thread, range| {
+        for_rows(self.threads, wanted.len(), columns, |thread, range| {
             // SAFETY: `thread` is this thread's own number.
             let out = unsafe { &mut scratch.get(thread).row };
             for at in range {
@@ -337,11 +361,17 @@ impl HeadStore<'_> {
     }
 }
 
-/// Divides `rows` rows among the threads, pairs of neighbours together.
-fn for_rows(threads: &mut Threads, rows: usize, body: impl Fn(usize, Range<usize>) + Sync) {
-    let many = rows
-        .div_ceil(threads.count() * TASKS_PER_THREAD)
-        .next_multiple_of(2);
+/// Divides `rows` rows of `values` values each among the threads, pairs of neighbours together; too
+/// little work for that is one task.
+fn for_rows(
+    threads: &mut Threads,
+    rows: usize,
+    values: usize,
+    body: impl Fn(usize, Range<usize>) + Sync,
+) {
+    let most = threads.count() * TASKS_PER_THREAD;
+    let tasks = (rows * values / MIN_TASK_VALUES).clamp(1, most);
+    let many = rows.div_ceil(tasks).next_multiple_of(2);
     threads.run(rows.div_ceil(many.max(1)), |thread, task| {
         body(thread, task * many..rows.min((task + 1) * many));
     });
@@ -374,14 +404,17 @@ pub(super) fn multiply_into(
         return;
     }
     let (count, rows) = (threads.count(), weights.rows());
+    // Outputs of an item.
+    let many = (MIN_BITE_BYTES * rows / weights.bytes())
+        .next_multiple_of(ROW_TILE)
+        .max(ROW_TILE);
     let part = |thread| {
         let share = weights.share(thread, count);
-        share.start.div_ceil(ROW_TILE)..share.end.div_ceil(ROW_TILE)
+        share.start.div_ceil(many)..share.end.div_ceil(many)
     };
-    let tiles = rows.div_ceil(ROW_TILE);
-    let most = BITE_BYTES * tiles / weights.bytes();
-    threads.run_parts(tiles, most.max(1), part, |_, tiles| {
-        let outputs = tiles.start * ROW_TILE..rows.min(tiles.end * ROW_TILE);
+    let most = BITE_BYTES / MIN_BITE_BYTES;
+    threads.run_parts(rows.div_ceil(many), most, part, |_, bite| {
+        let outputs = bite.start * many..rows.min(bite.end * many);
         // SAFETY: each bite has its own outputs; the activations are not written now, and were
         // quantised for these weights by the operation before.
         unsafe { matmul(isa, weights, activations, tokens, outputs, out) };

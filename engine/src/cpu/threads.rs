@@ -6,6 +6,7 @@
 //! fetch what the next run reads first, spin briefly, then sleep. Nothing here knows what the items are.
 #![allow(unsafe_code)] // A borrowed closure is lent to the threads for the length of one call.
 
+mod ahead;
 mod part;
 mod per_thread;
 mod pin;
@@ -25,6 +26,7 @@ use std::{
     thread::{self, JoinHandle, ThreadId},
 };
 
+use ahead::Ahead;
 use part::Part;
 pub(crate) use per_thread::PerThread;
 use pin::pin;
@@ -61,6 +63,8 @@ struct Shared {
     items: AtomicU32,
     data: AtomicPtr<()>,
     call: AtomicPtr<()>,
+    /// What is read next.
+    ahead: Ahead,
     /// Items of the current run that have ended.
     ended: AtomicU32,
     /// Some item of the current run panicked.
@@ -88,6 +92,7 @@ impl Threads {
             items: AtomicU32::new(0),
             data: AtomicPtr::new(ptr::null_mut()),
             call: AtomicPtr::new(ptr::null_mut()),
+            ahead: Ahead::default(),
             ended: AtomicU32::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -154,6 +159,12 @@ impl Threads {
         Ok(())
     }
 
+    /// Says that the run after the next one reads `memory`, each thread an equal part of it: threads that
+    /// wait meanwhile fetch the first lines of theirs.
+    pub(crate) fn announce(&mut self, memory: &[u8]) {
+        self.shared.ahead.set(memory);
+    }
+
     /// Runs `body(thread, task)` for every task in `0..tasks`, each exactly once, on any thread,
     /// begun in ascending order; returns when all have ended. `thread` is below [`Self::count`] and
     /// never used by two tasks at the same time.
@@ -169,7 +180,8 @@ impl Threads {
 
     /// Runs `body(thread, bite)` for ranges that together are `0..items`, each item exactly once;
     /// returns when all have ended. `part(thread)` is the range that a thread begins with; all together
-    /// are `0..items`. A bite is half of what is left of a part, at most `most` items.
+    /// are `0..items`. A bite is three quarters of what is left of a part, at most `most`
+    /// items; it costs about as much as an item of a hundred nanoseconds.
     ///
     /// # Panics
     /// If a bite panics, or if there are too many items.
@@ -249,22 +261,32 @@ impl Shared {
     /// Takes and runs bites of the current run, of the thread's own part first, until none is left.
     fn work(&self, thread: usize) {
         let most = self.most.load(Relaxed);
-        let threads = self.parts.len();
+        let (threads, mut ended) = (self.parts.len(), 0);
         for other in 0..threads {
             let own = other == 0;
             // Single items are tasks of unequal length, which begin in their order.
             let from_front = own || most == 1;
             let part = &self.parts[(thread + other) % threads];
             while let Some(bite) = part.take(most, from_front) {
+                ended += bite.len() as u32;
                 self.run_bite(thread, bite);
             }
+        }
+        if ended == 0 {
+            return;
+        }
+        // The caller has waited for these items before it publishes anything else.
+        let items = self.items.load(Relaxed);
+        let last = self.ended.fetch_add(ended, SeqCst) + ended == items;
+        if last && self.caller_sleeps.load(SeqCst) {
+            drop(self.lock.lock());
+            self.done.notify_one();
         }
     }
 
     /// Runs a bite that this thread has taken.
     fn run_bite(&self, thread: usize, bite: Range<usize>) {
         // The caller waits for this bite before it publishes anything else.
-        let (items, taken) = (self.items.load(Relaxed), bite.len() as u32);
         let (data, call) = (self.data.load(Relaxed), self.call.load(Relaxed));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // SAFETY: `publish` set both before the bite could be taken and for a body that outlives
@@ -277,15 +299,10 @@ impl Shared {
         if outcome.is_err() {
             self.panicked.store(true, Relaxed);
         }
-        let last = self.ended.fetch_add(taken, SeqCst) + taken == items;
-        if last && self.caller_sleeps.load(SeqCst) {
-            drop(self.lock.lock());
-            self.done.notify_one();
-        }
     }
 
     fn wait_until_ended(&self, items: u32) {
-        if spin(|| self.ended.load(Acquire) == items) {
+        if self.spin(0, || self.ended.load(Acquire) == items) {
             return;
         }
         let mut guard = self.lock.lock().expect("no holder panics");
@@ -300,7 +317,8 @@ impl Shared {
     fn serve(&self, thread: usize) {
         let mut seen = 0;
         loop {
-            if !spin(|| self.run.load(Acquire) != seen || self.stop.load(Relaxed)) {
+            let ready = || self.run.load(Acquire) != seen || self.stop.load(Relaxed);
+            if !self.spin(thread, ready) {
                 let mut guard = self.lock.lock().expect("no holder panics");
                 self.sleeping.fetch_add(1, SeqCst);
                 while self.run.load(SeqCst) == seen && !self.stop.load(SeqCst) {
@@ -315,15 +333,18 @@ impl Shared {
             self.work(thread);
         }
     }
-}
 
-/// Whether `ready` came true within the spinning time.
-fn spin(ready: impl Fn() -> bool) -> bool {
-    for _ in 0..SPIN_ROUNDS {
-        if ready() {
-            return true;
+    /// Whether `ready` came true within the spinning time, in which `thread` fetches what it reads next.
+    fn spin(&self, thread: usize, ready: impl Fn() -> bool) -> bool {
+        let mut lines = self.ahead.lines(thread, self.parts.len());
+        for _ in 0..SPIN_ROUNDS {
+            if ready() {
+                return true;
+            }
+            if !lines.fetch_some() {
+                std::hint::spin_loop();
+            }
         }
-        std::hint::spin_loop();
+        false
     }
-    false
 }

@@ -61,19 +61,25 @@ pub(super) fn load<S: WeightSource>(
     })
 }
 
-/// Runs layer `index`.
+/// The matrix of a layer's first product.
+pub(super) fn first<M, V>(layer: &LayerWeights<M, V>) -> &M {
+    &layer.qkv
+}
+
+/// Runs layer `index`; `then` is the matrix of the first product after it.
 pub(super) fn run<O: Operations>(
     operations: &mut O,
     index: u32,
     layer: &LayerWeights<O::Matrix, O::Vector>,
+    then: &O::Matrix,
     on_layer: &mut dyn FnMut(u32),
 ) {
     operations.norm(&layer.attention_norm, &layer.qkv);
-    operations.project_heads(&layer.qkv);
+    operations.project_heads(&layer.qkv, &layer.attention_output);
     operations.rotate_and_store(index, &layer.heads);
     on_layer(index);
     operations.attend(index, &layer.attention_output);
-    operations.project(&layer.attention_output);
+    operations.project(&layer.attention_output, &layer.gate_up);
     operations.norm(&layer.mlp_norm, &layer.gate_up);
-    operations.gated_mlp(&layer.gate_up, &layer.down);
+    operations.gated_mlp(&layer.gate_up, &layer.down, then);
 }

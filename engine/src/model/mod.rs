@@ -40,6 +40,7 @@ pub(crate) trait WeightSource {
 
 /// Fused operations over the tokens of one step. Each hands its result to the next: the residual
 /// stream, the normed input of the next product, the heads and the last product are the backend's.
+/// `then` is the matrix of the product after, which a backend may fetch meanwhile.
 pub(crate) trait Operations {
     /// A backend's matrix.
     type Matrix;
@@ -50,15 +51,15 @@ pub(crate) trait Operations {
     /// Stream += last product; input of `next` = norm of the stream.
     fn norm(&mut self, weight: &Self::Vector, next: &Self::Matrix);
     /// Heads = Q, K and V of the input.
-    fn project_heads(&mut self, qkv: &Self::Matrix);
+    fn project_heads(&mut self, qkv: &Self::Matrix, then: &Self::Matrix);
     /// Applies `parts` to the heads, rotates Q and K, writes K and V into the pages.
     fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Self::Vector>);
     /// Input of `next` = attention of Q over the pages.
     fn attend(&mut self, layer: u32, next: &Self::Matrix);
     /// Last product = `weights` × input.
-    fn project(&mut self, weights: &Self::Matrix);
+    fn project(&mut self, weights: &Self::Matrix, then: &Self::Matrix);
     /// Last product = `down` × (silu(gate) · up), where `gate_up` × input is gate, then up.
-    fn gated_mlp(&mut self, gate_up: &Self::Matrix, down: &Self::Matrix);
+    fn gated_mlp(&mut self, gate_up: &Self::Matrix, down: &Self::Matrix, then: &Self::Matrix);
     /// Logits = `output` × norm of (stream + last product), of the requested rows alone.
     fn logits(&mut self, norm: &Self::Vector, output: &Self::Matrix);
 }
@@ -99,12 +100,11 @@ pub(crate) fn forward<O: Operations>(
     operations: &mut O,
     on_layer: &mut dyn FnMut(u32),
 ) {
+    let output = weights.output.as_ref().unwrap_or(&weights.embedding);
     operations.embed(&weights.embedding);
-    for (index, layer) in (0..).zip(&weights.layers) {
-        layer::run(operations, index, layer, on_layer);
+    for (index, layer) in weights.layers.iter().enumerate() {
+        let then = weights.layers.get(index + 1).map_or(output, layer::first);
+        layer::run(operations, index as u32, layer, then, on_layer);
     }
-    operations.logits(
-        &weights.norm,
-        weights.output.as_ref().unwrap_or(&weights.embedding),
-    );
+    operations.logits(&weights.norm, output);
 }

@@ -193,6 +193,12 @@ impl PackedMatrix {
         self.data.bytes()
     }
 
+    /// The packed weights, in the order in which products read them.
+    pub fn memory(&self) -> &[u8] {
+        // SAFETY: a packed matrix is never written again.
+        unsafe { self.data.as_slice() }
+    }
+
     /// The forms of activations that a product with this matrix reads.
     pub fn form(&self) -> ActivationForm {
         let mut form = ActivationForm::default();

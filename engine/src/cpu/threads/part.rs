@@ -21,7 +21,7 @@ impl Part {
         self.0.store(packed, Release);
     }
 
-    /// Takes half of what is left, at most `most` items, from the front or from the end; `None` if
+    /// Takes three quarters of what is left, at most `most` items, from the front or from the end; `None` if
     /// nothing is left.
     pub(super) fn take(&self, most: usize, from_front: bool) -> Option<Range<usize>> {
         let mut packed = self.0.load(Acquire);
@@ -30,7 +30,7 @@ impl Part {
             if start >= end {
                 return None;
             }
-            let bite = (end - start).div_ceil(2).min(most.max(1));
+            let bite = ((end - start) * 3).div_ceil(4).min(most.max(1));
             let (taken, rest) = if from_front {
                 (start..start + bite, start + bite..end)
             } else {
