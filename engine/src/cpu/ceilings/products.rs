@@ -85,7 +85,8 @@ impl Operations for Products<'_> {
 
     fn norm(&mut self, _: &Vec<f32>, _: &PackedMatrix) {}
 
-    fn project_heads(&mut self, qkv: &PackedMatrix) {
+    fn project_heads(&mut self, qkv: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(then.memory());
         let out = self.buffers.heads.share();
         let x = &self.buffers.activations;
         multiply(self.threads, self.isa, qkv, x, self.tokens, out);
@@ -95,17 +96,19 @@ impl Operations for Products<'_> {
 
     fn attend(&mut self, _: u32, _: &PackedMatrix) {}
 
-    fn project(&mut self, weights: &PackedMatrix) {
+    fn project(&mut self, weights: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(then.memory());
         let out = self.buffers.product.share();
         let x = &self.buffers.activations;
         multiply(self.threads, self.isa, weights, x, self.tokens, out);
     }
 
-    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
+        self.threads.announce(down.memory());
         let out = self.buffers.gate_up.share();
         let x = &self.buffers.activations;
         multiply(self.threads, self.isa, gate_up, x, self.tokens, out);
-        self.project(down);
+        self.project(down, then);
     }
 
     fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
@@ -141,7 +144,7 @@ impl Operations for Count {
 
     fn norm(&mut self, _: &Vec<f32>, _: &PackedMatrix) {}
 
-    fn project_heads(&mut self, qkv: &PackedMatrix) {
+    fn project_heads(&mut self, qkv: &PackedMatrix, _: &PackedMatrix) {
         self.product(qkv, self.tokens);
     }
 
@@ -149,11 +152,11 @@ impl Operations for Count {
 
     fn attend(&mut self, _: u32, _: &PackedMatrix) {}
 
-    fn project(&mut self, weights: &PackedMatrix) {
+    fn project(&mut self, weights: &PackedMatrix, _: &PackedMatrix) {
         self.product(weights, self.tokens);
     }
 
-    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix) {
+    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, _: &PackedMatrix) {
         self.product(gate_up, self.tokens);
         self.product(down, self.tokens);
     }
