@@ -10,7 +10,7 @@ LISTEN ?= 127.0.0.1:7070
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit soak release setup bench-peers bench-engine bench-vllm
+.PHONY: help demo serve test check unit soak release setup bench-peers bench-engine bench-vllm instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,3 +57,6 @@ bench-engine: release bench-peers ## measure the engine and llama.cpp in turn
 bench-vllm: release ## install vLLM for CPUs (some gigabytes) and measure it and the engine in turn
 	@scripts/bench-vllm.sh
 	$(RELEASE) bench engine --model "$$(scripts/fetch-model.sh)" --peer vllm
+
+instructions: setup ## count the instructions of the engine's kernels (needs valgrind)
+	@scripts/instructions.sh "$$(scripts/fetch-model.sh)"
