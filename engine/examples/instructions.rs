@@ -62,7 +62,14 @@ fn product(rows: usize) {
     let mut out = vec![0.0; rows * 3072];
     // SAFETY: one thread; the rows were quantised for this matrix.
     counted(|| unsafe {
-        matmul(ISA, &matrix, &x, rows, 0..3072, OutputView::of(&mut out, 3072));
+        matmul(
+            ISA,
+            &matrix,
+            &x,
+            rows,
+            0..3072,
+            OutputView::of(&mut out, 3072),
+        );
     });
 }
 
@@ -83,7 +90,11 @@ fn steps(model: &str, streams: usize, tokens: usize, context: usize) {
     let memory = anonymous_memory(layout.region_bytes()).expect("memory");
     let mut engine = CpuEngine::new(model, layout, memory, &options).expect("the engine starts");
     let tables: Vec<Vec<PageIndex>> = (0..streams)
-        .map(|stream| (0..pages).map(|page| PageIndex((stream * pages + page) as u32)).collect())
+        .map(|stream| {
+            (0..pages)
+                .map(|page| PageIndex((stream * pages + page) as u32))
+                .collect()
+        })
         .collect();
     let token_ids: Vec<u32> = (0..tokens).map(|at| 1_000 + 7 * at as u32).collect();
     let slices: Vec<_> = tables
