@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// A 3,072 x 576 matrix of Q4_1 and rows of activations that stand out nowhere.
+/// A 3,072 x 576 matrix of `Q4_1` and rows of activations that stand out nowhere.
 fn operands(rows: usize) -> (PackedMatrix, Activations, Vec<f32>) {
     let data = vec![0x11; 3072 * 576 / 32 * 20];
     let matrix = PackedMatrix::pack(TensorType::Q4_1, 3072, 576, &data).expect("a fitting shape");
