@@ -4,13 +4,14 @@
 //!
 //! `forms`: packing and quantising. `kinds`: GOP/s of each weight type and instruction set on the default model's shapes. `model`: all
 //! products of the default model, as tokens per second and as shares of the ceilings.
-#![allow(unsafe_code)] // The ceilings are measured with the instructions themselves.
+#![allow(unsafe_code)] // A product's contract is disjoint outputs and quantised rows.
 
 use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use baton_engine::Isa;
+use baton_engine::cpu::ceilings::{Arithmetic, ReadCeiling};
 use baton_engine::cpu::matmul::{ActivationForm, Activations, OutputView, PackedMatrix, matmul};
 use baton_model_file::TensorType;
 
@@ -24,13 +25,14 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |name: &str| arguments.is_empty() || arguments.iter().any(|a| a == name);
     let threads = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(2);
-    println!("int8 ceiling, 1 thread: {:.0} GOP/s", int8_ceiling());
+    let int8 = Arithmetic::Int8.measure(1) / 1e9;
+    println!("int8 ceiling, 1 thread: {int8:.0} GOP/s");
+    let memory = ReadCeiling::new(512 << 20).expect("memory to read");
     for megabytes in [16, 96, 512] {
-        println!(
-            "read of {megabytes} MiB, 1 thread: {:.1} GB/s",
-            read_ceiling(megabytes)
-        );
+        let rate = memory.measure(megabytes << 20, 1) / 1e9;
+        println!("read of {megabytes} MiB, 1 thread: {rate:.1} GB/s");
     }
+    drop(memory);
     if wanted("forms") {
         forms();
     }
@@ -205,55 +207,4 @@ fn model(threads: usize) {
             (bytes + output.bytes()) as f64 / seconds / 1e9,
         );
     }
-}
-
-fn read_ceiling(megabytes: usize) -> f64 {
-    let words = vec![1_u64; megabytes << 17];
-    let seconds = best_time(|| {
-        let sum = words.chunks_exact(64).fold([0_u64; 64], |mut sums, chunk| {
-            sums.iter_mut()
-                .zip(chunk)
-                .for_each(|(sum, word)| *sum ^= word);
-            sums
-        });
-        black_box(sum);
-    });
-    (megabytes << 20) as f64 / seconds / 1e9
-}
-
-#[cfg(target_arch = "x86_64")]
-fn int8_ceiling() -> f64 {
-    if matches!(Isa::detect(), Isa::Avx512 | Isa::Avx512Bf16) {
-        // SAFETY: VNNI is there.
-        unsafe { dot_products() }
-    } else {
-        f64::NAN
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn int8_ceiling() -> f64 {
-    f64::NAN
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vnni")]
-fn dot_products() -> f64 {
-    use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_set1_epi8, _mm512_setzero_si512};
-    const CHAINS: usize = 16;
-    const ROUNDS: usize = 200_000;
-    let (codes, x) = (
-        black_box(_mm512_set1_epi8(7)),
-        black_box(_mm512_set1_epi8(-3)),
-    );
-    let seconds = best_time(|| {
-        let mut sums = [_mm512_setzero_si512(); CHAINS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbusd_epi32(*sum, codes, x);
-            }
-        }
-        black_box(sums);
-    });
-    (ROUNDS * CHAINS * 128) as f64 / seconds / 1e9
 }

@@ -14,7 +14,7 @@ pub(super) const STREAMS: usize = 4;
 /// Bytes of one stream before the next one's turn.
 pub(super) const STEP: usize = 512;
 /// Bytes ahead of what is read to fetch into the cache.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg(target_arch = "x86_64")]
 pub(super) const AHEAD: usize = 2048;
 
 /// Bytes of a huge page.
