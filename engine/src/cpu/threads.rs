@@ -165,15 +165,17 @@ impl Threads {
         self.shared.ahead.set(memory);
     }
 
-    /// Runs `body(thread, task)` for every task in `0..tasks`, each exactly once, on any thread,
-    /// begun in ascending order; returns when all have ended. `thread` is below [`Self::count`] and
+    /// Runs `body(thread, task)` for every task in `0..tasks`, each exactly once; returns when all have ended.
+    /// Each thread begins with an equal share of neighbouring tasks, in ascending order: threads that all
+    /// took from one place would wait for its cache line. `thread` is below [`Self::count`] and
     /// never used by two tasks at the same time.
     ///
     /// # Panics
     /// If a task panics.
     pub(crate) fn run<F: Fn(usize, usize) + Sync>(&mut self, tasks: usize, body: F) {
-        let first_has_all = |thread| if thread == 0 { 0..tasks } else { 0..0 };
-        self.run_parts(tasks, 1, first_has_all, |thread, range| {
+        let count = self.count();
+        let share = |thread| tasks * thread / count..tasks * (thread + 1) / count;
+        self.run_parts(tasks, 1, share, |thread, range| {
             range.for_each(|task| body(thread, task));
         });
     }

@@ -3,6 +3,8 @@
 //! How many rows go together never shows in a row's result; which rows and tiles meet is not decided
 //! here.
 
+use std::ops::Range;
+
 use super::{
     BLOCK, Query, Scratch, TILE,
     rows::{gather_values, score, weigh},
@@ -29,11 +31,11 @@ pub(super) trait Kernel {
         count: usize,
         memory: &mut TileMemory,
     ) -> Self;
-    /// Asks for a tile's lines ahead of time, where that is worth it.
+    /// Says which tile comes next, so that its lines may be asked for while this one is taken.
     ///
     /// # Safety
-    /// The page table covers the tile.
-    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize);
+    /// The page table covers the next tile.
+    unsafe fn look_ahead(&mut self, pages: &Pages, query: &Query<'_>, start: usize, count: usize);
     /// Queries times log2(e), so that weights are powers of two, as operands of the scores.
     ///
     /// # Safety
@@ -67,9 +69,9 @@ impl<T: Tile> Kernel for T {
         unsafe { T::open(pages, query, start, count, memory) }
     }
     #[inline(always)]
-    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
+    unsafe fn look_ahead(&mut self, pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
         // SAFETY: the caller's promise.
-        unsafe { T::fetch(pages, query, start, count) }
+        unsafe { T::look_ahead(self, pages, query, start, count) }
     }
     #[inline(always)]
     unsafe fn round_queries<V: Lanes>(query: &Query<'_>, head_dim: usize, scratch: &mut Scratch) {
@@ -90,20 +92,20 @@ impl<T: Tile> Kernel for T {
     }
 }
 
-/// Takes one tile into as many rows from `row` on as fit into registers; returns their number.
+/// Takes one tile into as many of `rows`, from the first on, as fit into registers; returns their number.
 ///
 /// # Safety
-/// The row exists and sees at least the tile's first key.
+/// There is a row, and the first sees at least the tile's first key.
 #[inline(always)]
 pub(super) unsafe fn widest_block<V: Lanes, K: Kernel>(
     kernel: &K,
     query: &Query<'_>,
     head_dim: usize,
     start: usize,
-    row: usize,
+    rows: Range<usize>,
     scratch: &mut Scratch,
 ) -> usize {
-    let rows = query.tokens * query.group - row;
+    let (row, rows) = (rows.start, rows.len());
     // SAFETY: later rows see no fewer keys.
     unsafe {
         if V::WIDE && K::MANY_ROWS {
@@ -144,7 +146,7 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
 ) {
     let mut seen = [0; R];
     for (r, seen) in seen.iter_mut().enumerate() {
-        *seen = TILE.min(query.position + (row + r) / query.group + 1 - start);
+        *seen = TILE.min(query.position + query.token(row + r) + 1 - start);
     }
     let scores = scratch.scores.as_mut_ptr();
     let weights = scratch.weights.as_mut_ptr().cast::<T::Operand>();
@@ -189,12 +191,12 @@ unsafe fn round_queries<V: Lanes, T: Tile>(
 ) {
     let rounded = rounded.as_mut_ptr().cast::<T::Operand>();
     let factor = V::splat(std::f32::consts::LOG2_E);
-    for row in 0..query.tokens * query.group {
+    for row in 0..query.rows() {
         // SAFETY: the caller's promise; what is read and written beyond a row is written again with
         // the next, or spare.
         unsafe {
-            let from = query.queries.add(row / query.group * query.stride);
-            let from = from.add(row % query.group * head_dim);
+            let from = query.place(row, head_dim, query.stride);
+            let from = query.queries.add(from);
             for column in (0..head_dim).step_by(2 * LANES) {
                 let low = V::load(from.add(column));
                 let high = if column + LANES < head_dim {

@@ -66,7 +66,7 @@ impl Kernel for Codes {
         }
     }
     #[inline(always)]
-    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
+    unsafe fn look_ahead(&mut self, pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
         if !reads_in_place(pages) {
             return;
         }
@@ -84,10 +84,9 @@ impl Kernel for Codes {
     }
     #[inline(always)]
     unsafe fn round_queries<V: Lanes>(query: &Query<'_>, head_dim: usize, scratch: &mut Scratch) {
-        scratch.query_codes.rows = query.tokens * query.group;
+        scratch.query_codes.rows = query.rows();
         for row in 0..scratch.query_codes.rows {
-            let place =
-                |row: usize| row / query.group * query.stride + row % query.group * head_dim;
+            let place = |row: usize| query.place(row, head_dim, query.stride);
             // SAFETY: the caller's promise.
             unsafe {
                 let from = query.queries.add(place(row));
@@ -113,7 +112,7 @@ impl Kernel for Codes {
     ) {
         let mut seen = [0; R];
         for (r, seen) in seen.iter_mut().enumerate() {
-            *seen = TILE.min(query.position + (row + r) / query.group + 1 - start);
+            *seen = TILE.min(query.position + query.token(row + r) + 1 - start);
         }
         let scores = scratch.scores.as_mut_ptr();
         let stride = part_values(head_dim);

@@ -1,4 +1,4 @@
-//! Attention of some query rows of one KV head over the pages of one sequence.
+//! Attention of some query rows over the pages of one sequence.
 //!
 //! Keys are visited in tiles of [`TILE`] absolute positions, whatever the page size. Per query row:
 //! scores are sums over the dimensions in order, a larger score than any before scales the sums down,
@@ -18,6 +18,7 @@
 
 mod block;
 mod codes;
+mod in_place;
 mod rows;
 mod span;
 #[cfg(test)]
@@ -32,8 +33,9 @@ pub(crate) use self::span::{join_all, part_values, spans};
 use self::{
     block::{Kernel, widest_block},
     codes::{Codes, QueryCodes},
+    in_place::InPlace,
     span::{Parts, SPAN, finish, join},
-    tile::{Floats, Halves, InPlace, TileMemory},
+    tile::{Floats, Halves, TileMemory},
 };
 use super::{
     lanes::{LANES, Lanes, lanes_kernel},
@@ -52,15 +54,18 @@ const TASK_ROWS: usize = 64;
 /// With at most so many rows, pages are fetched ahead: reading them is what takes the time.
 const FETCH_ROWS: usize = 16;
 
-/// What one call computes: `tokens * group` rows of one KV head.
+/// What one call computes: `heads * tokens * group` rows, those of a head together.
 #[derive(Clone, Copy)]
 pub(crate) struct Query<'a> {
     /// The sequence's page table.
     pub(crate) pages: &'a [PageIndex],
     /// Layer.
     pub(crate) layer: u32,
-    /// KV head.
+    /// First KV head.
     pub(crate) kv_head: usize,
+    /// KV heads; several of them only for a single token. A page is then read from its beginning to its
+    /// end, as the processor's own fetching ahead likes it.
+    pub(crate) heads: usize,
     /// Query heads that share it.
     pub(crate) group: usize,
     /// Absolute position of the first token.
@@ -78,6 +83,29 @@ pub(crate) struct Query<'a> {
     pub(crate) out_stride: usize,
 }
 
+impl Query<'_> {
+    /// Query rows of one KV head.
+    fn rows_of_head(&self) -> usize {
+        self.tokens * self.group
+    }
+
+    /// All query rows.
+    fn rows(&self) -> usize {
+        self.heads * self.rows_of_head()
+    }
+
+    /// Token of `row`, from the query's first on.
+    fn token(&self, row: usize) -> usize {
+        row % self.rows_of_head() / self.group
+    }
+
+    /// Where `row` is in queries or results whose tokens are `stride` values apart.
+    fn place(&self, row: usize, head_dim: usize, stride: usize) -> usize {
+        let head = row / self.rows_of_head() * self.group + row % self.group;
+        self.token(row) * stride + head * head_dim
+    }
+}
+
 /// Tokens of one task for a group of this size.
 pub(crate) const fn task_tokens(group: usize) -> usize {
     if group >= TASK_ROWS {
@@ -85,6 +113,11 @@ pub(crate) const fn task_tokens(group: usize) -> usize {
     } else {
         TASK_ROWS / group
     }
+}
+
+/// KV heads that one task for single tokens may have.
+pub(crate) const fn most_heads(group: usize) -> usize {
+    task_tokens(group)
 }
 
 /// Working memory of one thread.
@@ -148,7 +181,7 @@ pub(crate) unsafe fn attend_span(
     unsafe {
         dispatch(isa, pages, query, Some(span), scratch);
         let values = part_values(pages.layout().head_dim as usize);
-        for row in 0..query.group {
+        for row in 0..query.rows() {
             let part = scratch.parts.row(row);
             parts
                 .add(row * stride)
@@ -169,7 +202,7 @@ unsafe fn dispatch(
     let layout = pages.layout();
     let whole_vectors = layout.head_dim.is_multiple_of(LANES as u32)
         && layout.page_size.is_multiple_of(LANES as u32);
-    assert!(query.tokens * query.group <= scratch.parts.rows());
+    assert!(query.rows() <= scratch.parts.rows() && (query.heads == 1 || query.tokens == 1));
     // SAFETY: the caller's promise; `scratch` is large enough, as asserted.
     unsafe {
         match layout.dtype {
@@ -251,7 +284,7 @@ unsafe fn all_spans<V: Lanes, K: Kernel>(
     scratch: &mut Scratch,
 ) {
     let head_dim = pages.layout().head_dim as usize;
-    let rows = query.tokens * query.group;
+    let rows = query.rows();
     let end = query.position + query.tokens;
     // SAFETY: the caller's promise; scratch has room for the rows.
     unsafe {
@@ -281,8 +314,8 @@ unsafe fn all_spans<V: Lanes, K: Kernel>(
             } else {
                 scratch.parts.row(row)
             };
-            let out = query.out.add(row / query.group * query.out_stride);
-            finish::<V>(part, head_dim, out.add(row % query.group * head_dim));
+            let out = query.place(row, head_dim, query.out_stride);
+            finish::<V>(part, head_dim, query.out.add(out));
         }
     }
 }
@@ -295,31 +328,35 @@ unsafe fn one_span<V: Lanes, K: Kernel>(
     keys: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    let rows = query.tokens * query.group;
+    let rows = query.rows_of_head();
     let head_dim = pages.layout().head_dim as usize;
-    scratch.parts.begin(rows);
-    for start in keys.clone().step_by(TILE) {
-        // SAFETY: the page table covers all positions before the last key.
-        let tile = unsafe {
-            let next = start + TILE;
-            if rows <= FETCH_ROWS && next < keys.end {
-                K::fetch(pages, query, next, TILE.min(keys.end - next));
-            }
-            K::open(
-                pages,
-                query,
-                start,
-                TILE.min(keys.end - start),
-                &mut scratch.tile,
-            )
+    scratch.parts.begin(query.rows());
+    let unit = |index: usize| {
+        let start = keys.start + index / query.heads * TILE;
+        let one = Query {
+            kv_head: query.kv_head + index % query.heads,
+            ..*query
         };
+        (one, start, TILE.min(keys.end.saturating_sub(start)))
+    };
+    for index in 0..keys.len().div_ceil(TILE) * query.heads {
+        let head = index % query.heads;
+        let (one, start, count) = unit(index);
+        // SAFETY: the page table covers all positions before the last key.
+        let mut tile = unsafe { K::open(pages, &one, start, count, &mut scratch.tile) };
+        let (next, next_start, next_count) = unit(index + 1);
+        if rows <= FETCH_ROWS && next_count > 0 {
+            // SAFETY: as above.
+            unsafe { tile.look_ahead(pages, &next, next_start, next_count) };
+        }
+        let end = (head + 1) * rows;
         // Rows of tokens before the tile see none of it.
-        let mut row = start.saturating_sub(query.position) * query.group;
-        while row < rows {
-            // SAFETY: rows `row..row + count` exist and see at least one key of the tile.
-            let count =
-                unsafe { widest_block::<V, K>(&tile, query, head_dim, start, row, scratch) };
-            row += count;
+        let mut row = head * rows + start.saturating_sub(query.position) * query.group;
+        while row < end {
+            // SAFETY: rows `row..row + count` exist, are this head's and see at least one key of
+            // the tile.
+            row +=
+                unsafe { widest_block::<V, K>(&tile, query, head_dim, start, row..end, scratch) };
         }
     }
 }

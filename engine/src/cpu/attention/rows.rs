@@ -52,6 +52,7 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
     for pair in 0..pairs {
         // SAFETY: the vectors and the pair exist.
         unsafe {
+            tile.fetch_keys(vector..vector + C, pair);
             let mut keys = [tile.keys::<V>(vector, pair); C];
             for (c, keys) in keys.iter_mut().enumerate().skip(1) {
                 *keys = tile.keys(vector + c, pair);
@@ -190,6 +191,7 @@ pub(super) unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: u
             }
         }
         for pair in 0..seen[0] / 2 {
+            tile.fetch_values(pair, column..column + D);
             let mut values = [tile.values::<V>(pair, column); D];
             for (d, values) in values.iter_mut().enumerate().skip(1) {
                 *values = tile.values(pair, column + d);

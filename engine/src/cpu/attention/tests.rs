@@ -1,6 +1,8 @@
 //! Attention of random shapes beside a plain f64 computation over the same pages, and bit for bit
 //! beside itself: on every instruction set, row by row, span by span.
 
+use std::ops::Range;
+
 use baton_kv_cache::{KvDtype, KvLayout, PageIndex};
 use baton_model_file::fixtures::Random;
 
@@ -15,7 +17,7 @@ use crate::{
 };
 
 const SEED: u64 = 0x0a77_e2d0;
-const HEADS: usize = 2;
+const HEADS: usize = 3;
 
 /// Pages with random K and V, and queries.
 struct Case {
@@ -102,13 +104,21 @@ impl Case {
         HEADS * self.group * self.head_dim()
     }
 
-    /// A query of `tokens` tokens from `first` on, of KV head `kv_head`, into `out`.
-    fn query(&self, kv_head: usize, first: usize, tokens: usize, out: &mut [f32]) -> Query<'_> {
+    /// A query of `tokens` tokens from `first` on, of some KV heads, into `out`.
+    fn query(
+        &self,
+        heads: Range<usize>,
+        first: usize,
+        tokens: usize,
+        out: &mut [f32],
+    ) -> Query<'_> {
+        let kv_head = heads.start;
         let at = first * self.stride() + kv_head * self.group * self.head_dim();
         Query {
             pages: &self.table,
             layer: 0,
             kv_head,
+            heads: heads.len(),
             group: self.group,
             position: self.position + first,
             tokens,
@@ -125,10 +135,23 @@ impl Case {
         let mut scratch = Scratch::new(self.head_dim(), self.group);
         for kv_head in 0..HEADS {
             for first in (0..self.tokens).step_by(tokens) {
-                let query = self.query(kv_head, first, tokens.min(self.tokens - first), &mut out);
+                let tokens = tokens.min(self.tokens - first);
+                let query = self.query(kv_head..kv_head + 1, first, tokens, &mut out);
                 // SAFETY: everything is the test's own and large enough.
                 unsafe { attend(isa, &self.pages, &query, &mut scratch) };
             }
+        }
+        out
+    }
+
+    /// All results, token by token, all heads of one at once.
+    fn attend_by_tokens(&self, isa: Isa) -> Vec<f32> {
+        let mut out = vec![0.0; self.tokens * self.stride()];
+        let mut scratch = Scratch::new(self.head_dim(), self.group);
+        for token in 0..self.tokens {
+            let query = self.query(0..HEADS, token, 1, &mut out);
+            // SAFETY: as above.
+            unsafe { attend(isa, &self.pages, &query, &mut scratch) };
         }
         out
     }
@@ -140,12 +163,13 @@ impl Case {
         let mut out = vec![0.0; self.tokens * self.stride()];
         let mut scratch = Scratch::new(head_dim, self.group);
         for token in 0..self.tokens {
-            for kv_head in 0..HEADS {
-                let query = self.query(kv_head, token, 1, &mut out);
-                let count = spans(query.position);
-                let mut parts = vec![0.0; count * self.group * values];
+            // Several heads at once, and one alone.
+            for heads in [0..HEADS - 1, HEADS - 1..HEADS] {
+                let query = self.query(heads, token, 1, &mut out);
+                let (count, rows) = (spans(query.position), query.rows());
+                let mut parts = vec![0.0; count * rows * values];
                 for span in (0..count).rev() {
-                    let target = parts[span * self.group * values..].as_mut_ptr();
+                    let target = parts[span * rows * values..].as_mut_ptr();
                     // SAFETY: as above.
                     unsafe {
                         attend_span(
@@ -158,12 +182,12 @@ impl Case {
                         );
                     };
                 }
-                for row in 0..self.group {
+                for row in 0..rows {
                     // SAFETY: as above.
                     unsafe {
                         let part = parts[row * values..].as_mut_ptr();
                         let out = query.out.add(row * head_dim);
-                        join_all(isa, part, self.group * values, count, head_dim, out);
+                        join_all(isa, part, rows * values, count, head_dim, out);
                     }
                 }
             }
@@ -248,6 +272,10 @@ fn random_shapes_agree_with_plain_attention_and_bit_for_bit_with_themselves() {
                 expected,
                 "{name}, one by one"
             );
+            for &isa in Isa::available() {
+                let by_tokens = case.attend_by_tokens(isa);
+                assert_eq!(bits(&by_tokens), expected, "{name}, {isa:?}, by tokens");
+            }
             let by_spans = case.attend_by_spans(Isa::detect());
             assert_eq!(bits(&by_spans), expected, "{name}, by spans");
         }

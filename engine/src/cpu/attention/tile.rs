@@ -3,9 +3,11 @@
 //!
 //! It must not know what is computed from them.
 
+use std::ops::Range;
+
 use baton_kv_cache::KvDtype;
 
-use super::{Query, TILE, VECTORS, codes::CodeMemory};
+use super::{Query, TILE, codes::CodeMemory};
 use crate::cpu::{
     lanes::{LANES, Lanes},
     pages::{Bf16, Element, Pages, Plain},
@@ -30,11 +32,17 @@ pub(super) trait Tile {
         count: usize,
         memory: &mut TileMemory,
     ) -> Self;
-    /// Asks for a tile's lines ahead of time, where that is worth it.
+    /// Says which tile comes next, so that its lines may be asked for while this one is taken.
     ///
     /// # Safety
-    /// The page table covers the tile.
-    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize);
+    /// The page table covers the next tile.
+    unsafe fn look_ahead(&mut self, _: &Pages, _: &Query<'_>, _: usize, _: usize) {}
+    /// Asks for what [`Self::keys`] gives for these vectors of the next tile.
+    #[inline(always)]
+    fn fetch_keys(&self, _: Range<usize>, _: usize) {}
+    /// Asks for what [`Self::values`] gives for these columns of the next tile.
+    #[inline(always)]
+    fn fetch_values(&self, _: usize, _: Range<usize>) {}
     /// Dimensions `2 * pair` and `2 * pair + 1` of 16 keys.
     ///
     /// # Safety
@@ -115,92 +123,7 @@ macro_rules! bf16_arithmetic {
         }
     };
 }
-
-/// bf16 pages read as they are: 16 tokens of a page are one vector.
-pub(super) struct InPlace {
-    keys: [*const u16; VECTORS],
-    key_stride: usize,
-    values: [*const u16; VECTORS],
-    value_stride: usize,
-}
-
-impl Tile for InPlace {
-    const MANY_ROWS: bool = true;
-    bf16_arithmetic!();
-    #[inline(always)]
-    unsafe fn open(
-        pages: &Pages,
-        query: &Query<'_>,
-        start: usize,
-        count: usize,
-        _: &mut TileMemory,
-    ) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::locate(pages, query, start, count) }
-    }
-    #[inline(always)]
-    unsafe fn fetch(pages: &Pages, query: &Query<'_>, start: usize, count: usize) {
-        let head_dim = pages.layout().head_dim as usize;
-        // SAFETY: the caller's promise.
-        let tile = unsafe { Self::locate(pages, query, start, count) };
-        for vector in 0..count.div_ceil(LANES) {
-            // A pair of dimensions of 16 keys is one line, and so are 32 values.
-            for pair in 0..head_dim / 2 {
-                fetch_line(tile.keys[vector].wrapping_add(pair * tile.key_stride));
-                fetch_line(tile.values[vector].wrapping_add(pair * 2 * LANES));
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> V::Pairs {
-        // SAFETY: the pair's row of 16 tokens is inside the head's K.
-        unsafe { V::load_pairs(self.keys[vector].add(pair * self.key_stride)) }
-    }
-    #[inline(always)]
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> V::Pairs {
-        const PAIRS: usize = LANES / 2;
-        // SAFETY: the pair of tokens is inside the head's V.
-        unsafe {
-            let row = self.values[pair / PAIRS].add(pair % PAIRS * self.value_stride);
-            V::load_pairs(row.add(column * 2 * LANES))
-        }
-    }
-}
-
-impl InPlace {
-    /// Where the tile's keys and values are.
-    ///
-    /// # Safety
-    /// The page table covers the tile.
-    #[inline(always)]
-    unsafe fn locate(pages: &Pages, query: &Query<'_>, start: usize, count: usize) -> Self {
-        let (page_size, head_dim) = (
-            pages.layout().page_size as usize,
-            pages.layout().head_dim as usize,
-        );
-        let mut tile = Self {
-            keys: [std::ptr::null(); VECTORS],
-            key_stride: 2 * page_size,
-            values: [std::ptr::null(); VECTORS],
-            value_stride: 2 * head_dim,
-        };
-        for vector in 0..count.div_ceil(LANES) {
-            let position = start + vector * LANES;
-            let slot = position % page_size;
-            let (keys, values) = pages.head(
-                query.layer,
-                query.pages[position / page_size],
-                query.kv_head,
-            );
-            // SAFETY: 16 slots from `slot` on are inside the page, as both are multiples of 16.
-            unsafe {
-                tile.keys[vector] = keys.cast::<u16>().add(2 * slot);
-                tile.values[vector] = values.cast::<u16>().add(slot * head_dim);
-            }
-        }
-        tile
-    }
-}
+pub(super) use bf16_arithmetic;
 
 /// Asks for the line at `at`.
 #[inline(always)]
@@ -249,8 +172,6 @@ impl Tile for Halves {
         }
     }
     #[inline(always)]
-    unsafe fn fetch(_: &Pages, _: &Query<'_>, _: usize, _: usize) {}
-    #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> V::Pairs {
         // SAFETY: the pair's row of `TILE` pairs is in memory.
         unsafe { V::load_pairs(self.keys.add(2 * (pair * TILE + vector * LANES))) }
@@ -297,8 +218,6 @@ impl Tile for Floats {
             width: memory.width,
         }
     }
-    #[inline(always)]
-    unsafe fn fetch(_: &Pages, _: &Query<'_>, _: usize, _: usize) {}
     #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> (V, V) {
         // SAFETY: rows `2 * pair` and the next are in memory.

@@ -3,13 +3,15 @@
 //!
 //! It must not know how a row or a span is computed.
 
+use std::ops::Range;
+
 use super::{
     super::{
         attention::{self, Query},
         plan::AttentionTask,
         shared_rows::SharedRows,
     },
-    CpuOperations,
+    CpuOperations, TASKS_PER_THREAD,
 };
 use crate::SequenceSlice;
 
@@ -24,8 +26,23 @@ pub(super) struct AttentionShape {
     pub(super) width: usize,
 }
 
+impl AttentionShape {
+    /// KV heads of one of `tasks` tasks: all, so that pages are read from end to end, unless that leaves
+    /// threads idle or rows are many.
+    fn heads_at_once(&self, threads: usize, tasks: usize, single: bool) -> usize {
+        let all = attention::most_heads(self.group).min(self.kv_heads);
+        if single
+            && (threads == 1 || tasks * self.kv_heads.div_ceil(all) >= TASKS_PER_THREAD * threads)
+        {
+            all
+        } else {
+            1
+        }
+    }
+}
+
 impl CpuOperations<'_> {
-    /// What `task` asks of `kv_head`.
+    /// What `task` asks of some KV heads.
     ///
     /// # Safety
     /// Nobody writes the task's rows of the heads, or its rows and heads of the results, as long as
@@ -33,17 +50,18 @@ impl CpuOperations<'_> {
     unsafe fn query<'b>(
         shape: AttentionShape,
         task: &AttentionTask,
-        kv_head: usize,
+        kv_heads: Range<usize>,
         slices: &'b [SequenceSlice<'b>],
         (heads, attended): (SharedRows<'b>, SharedRows<'b>),
     ) -> Query<'b> {
-        let first = kv_head * shape.group * shape.width;
+        let first = kv_heads.start * shape.group * shape.width;
         // SAFETY: the caller's promise; the rows exist.
         unsafe {
             Query {
                 pages: slices[task.slice].pages,
                 layer: shape.layer,
-                kv_head,
+                kv_head: kv_heads.start,
+                heads: kv_heads.len(),
                 group: shape.group,
                 position: task.position,
                 tokens: task.tokens,
@@ -60,13 +78,16 @@ impl CpuOperations<'_> {
         let (isa, pages, slices) = (self.isa, self.pages, self.batch.slices);
         let rows = (self.buffers.heads.share(), self.buffers.attended.share());
         let (scratch, tasks) = (&self.buffers.scratch, &self.plan.tasks);
-        let count = tasks.len() * shape.kv_heads;
-        self.threads.run(count, |thread, index| {
-            let (task, kv_head) = (&tasks[index / shape.kv_heads], index % shape.kv_heads);
+        let single = tasks.iter().all(|task| task.tokens == 1);
+        let heads = shape.heads_at_once(self.threads.count(), tasks.len(), single);
+        let parts = shape.kv_heads.div_ceil(heads);
+        self.threads.run(tasks.len() * parts, |thread, index| {
+            let (task, first) = (&tasks[index / parts], index % parts * heads);
+            let kv_heads = first..shape.kv_heads.min(first + heads);
             // SAFETY: each task writes its own rows' heads; queries and pages are not written now,
             // and the plan has checked that the page table covers the positions.
             unsafe {
-                let query = Self::query(shape, task, kv_head, slices, rows);
+                let query = Self::query(shape, task, kv_heads, slices, rows);
                 attention::attend(isa, pages, &query, &mut scratch.get(thread).attention);
             }
         });
@@ -81,12 +102,15 @@ impl CpuOperations<'_> {
         let (group, kv_heads) = (shape.group, shape.kv_heads);
         // A row of parts holds those of one query head of one span.
         let first_part = |index: usize, kv_head: usize| (index * kv_heads + kv_head) * group;
-        self.threads.run(spans.len() * kv_heads, |thread, index| {
-            let (at, kv_head) = (index / kv_heads, index % kv_heads);
+        let heads = shape.heads_at_once(self.threads.count(), spans.len(), true);
+        let tasks = kv_heads.div_ceil(heads);
+        self.threads.run(spans.len() * tasks, |thread, index| {
+            let (at, first) = (index / tasks, index % tasks * heads);
             // SAFETY: as above; each task writes its own parts.
             unsafe {
-                let query = Self::query(shape, &spans[at].task, kv_head, slices, rows);
-                let target = parts.row_mut(first_part(at, kv_head)).as_mut_ptr();
+                let some = first..kv_heads.min(first + heads);
+                let query = Self::query(shape, &spans[at].task, some, slices, rows);
+                let target = parts.row_mut(first_part(at, first)).as_mut_ptr();
                 attention::attend_span(
                     isa,
                     pages,
