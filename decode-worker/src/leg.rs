@@ -3,7 +3,6 @@
 //! It must not know how pages arrive, nor how tokens are made.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use baton_proto::legs::{DecodeCommand, DecodeEvent};
 use baton_proto::v1;
@@ -11,6 +10,7 @@ use baton_scheduler::AfterPrompt;
 use baton_worker::{
     Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, from_generated,
 };
+use tokio::time::Instant;
 use tonic::Streaming;
 
 use crate::granted::Granted;

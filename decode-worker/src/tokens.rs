@@ -1,12 +1,13 @@
 //! The token stream of a running sequence. It must not know where its prompt was computed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_proto::domain::PromptLogprobs;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeEvent, DecodeReport, Scheduled};
 use baton_scheduler::{SequenceEvent, StepHandle};
 use baton_worker::{LegError, OwnedSequence, SequenceEvents, to_generated};
+use tokio::time::Instant;
 
 use crate::leg::{Commands, DecodeLeg};
 

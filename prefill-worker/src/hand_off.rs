@@ -3,7 +3,7 @@
 //! Pages stay pinned from the first chunk until `CommitAck`, cancel or deadline; a broken transfer
 //! leaves them pinned for another grant. It must not know why the router sends the grants it sends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_kv_transfer::{PageProgress, TransferError, TransferStats};
 use baton_proto::domain::{GeneratedToken, Grant, PromptLogprobs};
@@ -12,6 +12,7 @@ use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
 use baton_proto::v1;
 use baton_scheduler::SequenceEvent;
 use baton_worker::{LegError, OwnedSequence, Role as _, SequenceEvents, to_generated};
+use tokio::time::Instant;
 use tonic::Streaming;
 
 use crate::PrefillWorker;

@@ -3,7 +3,7 @@
 //! It must not know how pages travel.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_proto::domain::PromptLogprobs;
 use baton_proto::legs::{PrefillCommand, PrefillEvent, PrefillReport, Scheduled};
@@ -12,6 +12,7 @@ use baton_scheduler::{AfterPrompt, SequenceEvent, SequenceSpec};
 use baton_worker::{
     Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, to_generated,
 };
+use tokio::time::Instant;
 use tonic::Streaming;
 
 use crate::hand_off::HandOff;

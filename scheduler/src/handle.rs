@@ -197,14 +197,14 @@ impl StepHandle {
     }
 }
 
-/// Starts the step loop on its own thread.
+/// A step loop and the way to talk to it once it runs.
 ///
 /// # Errors
-/// Configuration out of range, named; or the thread cannot start.
-pub fn spawn(
+/// Configuration out of range, named.
+pub fn step_loop(
     engine: Box<dyn StepEngine>,
     config: SchedulerConfig,
-) -> Result<StepHandle, SequenceError> {
+) -> Result<(StepHandle, StepLoop), SequenceError> {
     let model = ModelFacts {
         vocabulary: u32::try_from(engine.vocabulary()).unwrap_or(u32::MAX),
         context: engine.context_length(),
@@ -215,17 +215,39 @@ pub fn spawn(
     let (sender, snapshots) = watch::channel(Arc::new(scheduler.snapshot()));
     let (alive_sender, alive) = watch::channel(());
     let step_loop = StepLoop::new(scheduler, engine, Arc::clone(&inbox), sender, alive_sender);
-    std::thread::Builder::new()
-        .name("baton-step".into())
-        .spawn(move || step_loop.run())
-        .map_err(|error| SequenceError::Internal(format!("step thread: {error}")))?;
     let owner = Owner {
         inbox,
         next_id: AtomicU64::new(1),
     };
-    Ok(StepHandle {
+    let handle = StepHandle {
         owner: Arc::new(owner),
         snapshots,
         alive,
-    })
+    };
+    Ok((handle, step_loop))
+}
+
+/// Runs a step loop on a thread of its own.
+///
+/// # Errors
+/// The thread cannot start.
+pub fn on_thread(step_loop: StepLoop) -> Result<(), SequenceError> {
+    std::thread::Builder::new()
+        .name("baton-step".into())
+        .spawn(move || step_loop.run())
+        .map_err(|error| SequenceError::Internal(format!("step thread: {error}")))?;
+    Ok(())
+}
+
+/// Starts a step loop on its own thread.
+///
+/// # Errors
+/// Configuration out of range, named; or the thread cannot start.
+pub fn spawn(
+    engine: Box<dyn StepEngine>,
+    config: SchedulerConfig,
+) -> Result<StepHandle, SequenceError> {
+    let (handle, step_loop) = step_loop(engine, config)?;
+    on_thread(step_loop)?;
+    Ok(handle)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::progress::ProgressFactory;
 use crate::{
@@ -69,7 +69,10 @@ impl Letters {
 /// The loop's letter box.
 pub(crate) struct Inbox {
     letters: Mutex<Letters>,
-    arrived: Condvar,
+    /// For a loop on a thread.
+    thread: Condvar,
+    /// For a loop that is a task.
+    task: Notify,
     /// Most submissions and reservations between two looks.
     most_commands: usize,
 }
@@ -78,7 +81,8 @@ impl Inbox {
     pub(crate) fn new(most_commands: usize) -> Self {
         Self {
             letters: Mutex::new(Letters::default()),
-            arrived: Condvar::new(),
+            thread: Condvar::new(),
+            task: Notify::new(),
             most_commands,
         }
     }
@@ -97,7 +101,7 @@ impl Inbox {
         }
         letters.commands.push_back(command);
         drop(letters);
-        self.arrived.notify_one();
+        self.tell();
         Ok(())
     }
 
@@ -109,7 +113,7 @@ impl Inbox {
         }
         write(&mut letters);
         drop(letters);
-        self.arrived.notify_one();
+        self.tell();
     }
 
     /// Ends the loop, or says that it has ended.
@@ -121,7 +125,7 @@ impl Inbox {
         let unanswered = std::mem::take(&mut letters.commands);
         drop(letters);
         drop(unanswered);
-        self.arrived.notify_one();
+        self.tell();
     }
 
     /// Takes everything, at once.
@@ -139,7 +143,7 @@ impl Inbox {
         while letters.is_empty() {
             let Some(until) = until else {
                 letters = self
-                    .arrived
+                    .thread
                     .wait(letters)
                     .unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -149,11 +153,31 @@ impl Inbox {
                 return;
             }
             letters = self
-                .arrived
+                .thread
                 .wait_timeout(letters, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+
+    /// [`wait`](Self::wait) for a loop that is a task.
+    pub(crate) async fn arrived(&self, until: Option<Instant>) {
+        // A letter that comes before the wait leaves a permit.
+        let arrival = async {
+            while self.lock().is_empty() {
+                self.task.notified().await;
+            }
+        };
+        match until {
+            // Whether a letter or the instant came: the loop looks.
+            Some(until) => drop(tokio::time::timeout_at(until.into(), arrival).await),
+            None => arrival.await,
+        }
+    }
+
+    fn tell(&self) {
+        self.thread.notify_one();
+        self.task.notify_one();
     }
 
     /// Letters are whole after every change, so a panic elsewhere does not spoil them.

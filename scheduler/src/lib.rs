@@ -1,7 +1,7 @@
 //! The token-budget scheduler and the step loop that both kinds of worker run.
 //!
 //! The scheduler is pure: state and clock in, decision out. The step loop is its only owner and runs
-//! on its own thread. Neither knows networks, transfers or the router.
+//! on its own thread ([`on_thread`]). Neither knows networks, transfers or the router.
 //!
 //! A sequence's way: [`StepHandle::submit`] → queued → pages of the whole prompt reserved, `Scheduled` →
 //! chunks → first tokens, `PromptDone` → decode rows, or pinned for the hand-off; and on a decode
@@ -33,7 +33,8 @@ mod transitions;
 pub use config::SchedulerConfig;
 pub use error::SequenceError;
 pub use event::{FinishReason, ReservedPages, SequenceEvent, Token};
-pub use handle::{StepHandle, spawn};
+pub use handle::{StepHandle, on_thread, spawn, step_loop};
 pub use load::LoadSnapshot;
 pub use progress::{LayerProgress, ProgressFactory};
 pub use spec::{AfterPrompt, ChoiceSoFar, SequenceId, SequenceSpec};
+pub use step_loop::StepLoop;

@@ -45,6 +45,11 @@ impl Plan {
         self.slices.iter().any(|slice| slice.id == id)
     }
 
+    /// Tokens that the step runs.
+    pub(crate) fn tokens(&self) -> usize {
+        self.slices.iter().map(|slice| slice.len as usize).sum()
+    }
+
     /// Takes a group out of the step.
     pub(crate) fn remove(&mut self, id: SequenceId) {
         self.slices.retain(|slice| slice.id != id);

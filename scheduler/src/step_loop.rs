@@ -1,4 +1,5 @@
-//! The step loop: the only owner of scheduler and engine, on its own thread.
+//! The step loop: the only owner of scheduler and engine. It has a thread of its own, or, where an engine
+//! only pretends to compute, is a task.
 //!
 //! Between steps it reads its inbox and delivers events; it waits for nothing but the inbox and the next
 //! deadline, and only when nothing can run. It must not know networks, transfers or the router.
@@ -16,8 +17,11 @@ use crate::plan::Plan;
 use crate::scheduler::Scheduler;
 use crate::{ReservedPages, SequenceError};
 
-/// Everything that the step thread owns.
-pub(crate) struct StepLoop {
+/// A step loop that waits to be run. However it ends (a panic of the engine too), its inbox is closed and
+/// all channels end.
+pub struct StepLoop {
+    /// Held for its `Drop`, before all others.
+    _closing: CloseOnDrop,
     scheduler: Scheduler,
     engine: Box<dyn StepEngine>,
     mailboxes: Mailboxes,
@@ -25,6 +29,18 @@ pub(crate) struct StepLoop {
     snapshots: watch::Sender<Arc<LoadSnapshot>>,
     /// Held for its `Drop`, which says that the loop has ended.
     _alive: watch::Sender<()>,
+}
+
+/// What a look around came to.
+enum Turn {
+    /// Nobody can ask any more.
+    Over,
+    /// Something was told; look again.
+    Again,
+    /// Nothing can run before a letter or this instant.
+    Idle(Option<Instant>),
+    /// Run this.
+    Step(Plan),
 }
 
 impl StepLoop {
@@ -38,6 +54,7 @@ impl StepLoop {
         let write_deadline = scheduler.config.write_deadline;
         Self {
             mailboxes: Mailboxes::new(write_deadline, Arc::clone(&inbox)),
+            _closing: CloseOnDrop(Arc::clone(&inbox)),
             scheduler,
             engine,
             inbox,
@@ -46,34 +63,66 @@ impl StepLoop {
         }
     }
 
-    /// Runs until the inbox is closed. However it ends (a panic of the engine too), the inbox is closed
-    /// and all channels end.
-    pub(crate) fn run(mut self) {
-        let _closing = CloseOnDrop(Arc::clone(&self.inbox));
+    /// Runs on this thread until nobody can ask any more.
+    pub fn run(mut self) {
         loop {
-            let letters = self.inbox.take();
-            if letters.closed {
-                return;
-            }
-            let now = Instant::now();
-            self.read(now, letters);
-            self.scheduler.expire(now);
-            let has_news = self.poll_readers(now);
-            let mut plan = self.scheduler.plan();
-            let has_events = self.deliver(now);
-            self.scheduler.prune(&mut plan);
-            if plan.slices.is_empty() {
-                if !has_news && !has_events {
-                    self.inbox.wait(self.next_deadline());
+            match self.turn() {
+                Turn::Over => return,
+                Turn::Again => {}
+                Turn::Idle(until) => self.inbox.wait(until),
+                Turn::Step(plan) => {
+                    let started = now();
+                    self.perform(plan, started);
                 }
-                continue;
             }
-            let started = Instant::now();
-            self.step(plan);
-            let ended = Instant::now();
-            self.scheduler.record_step(ended - started);
-            self.deliver(ended);
         }
+    }
+
+    /// Like [`run`](Self::run), as a task: for engines that take no time of their own. A step of so many
+    /// tokens begins, `pace(tokens)` passes, and then all of the step happens at once.
+    pub async fn run_paced<F: Future<Output = ()>>(mut self, mut pace: impl FnMut(usize) -> F) {
+        loop {
+            match self.turn() {
+                Turn::Over => return,
+                Turn::Again => {}
+                Turn::Idle(until) => self.inbox.arrived(until).await,
+                Turn::Step(plan) => {
+                    let started = now();
+                    pace(plan.tokens()).await;
+                    self.perform(plan, started);
+                }
+            }
+        }
+    }
+
+    /// Everything between two steps.
+    fn turn(&mut self) -> Turn {
+        let letters = self.inbox.take();
+        if letters.closed {
+            return Turn::Over;
+        }
+        let now = now();
+        self.read(now, letters);
+        self.scheduler.expire(now);
+        let has_news = self.poll_readers(now);
+        let mut plan = self.scheduler.plan();
+        let has_events = self.deliver(now);
+        self.scheduler.prune(&mut plan);
+        if !plan.slices.is_empty() {
+            Turn::Step(plan)
+        } else if has_news || has_events {
+            Turn::Again
+        } else {
+            Turn::Idle(self.next_deadline())
+        }
+    }
+
+    /// A step, and the news of it.
+    fn perform(&mut self, plan: Plan, started: Instant) {
+        self.step(plan);
+        let ended = now();
+        self.scheduler.record_step(ended - started);
+        self.deliver(ended);
     }
 
     /// Requests first, then what gives something back: a release always finds what it releases.
@@ -265,7 +314,12 @@ impl Answer {
     }
 }
 
-/// Closes the inbox when the thread ends, so that nobody waits for it.
+/// The clock of the runtime, if there is one, else the system's: one and the same unless time is virtual.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Closes the inbox when the loop ends, so that nobody waits for it.
 struct CloseOnDrop(Arc<Inbox>);
 
 impl Drop for CloseOnDrop {

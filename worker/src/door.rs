@@ -2,11 +2,11 @@
 //! Sizes were checked against the model by the conversion. It must not know pages or queues.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use baton_proto::domain;
 use baton_proto::ids::Attempt;
 use baton_scheduler::{ChoiceSoFar, SequenceSpec};
+use tokio::time::Instant;
 
 use crate::{LegError, Worker};
 
@@ -54,7 +54,7 @@ impl Worker {
                 completions,
                 params: Arc::new(spec.params),
                 cache_salt: spec.cache_salt.into(),
-                deadline: Instant::now() + spec.time_left,
+                deadline: (Instant::now() + spec.time_left).into_std(),
             },
             attempt: spec.attempt,
         })

@@ -9,6 +9,7 @@ use baton_kv_cache::{KvLayout, KvMemory};
 use baton_kv_transfer::{SharedMemory, TransportChoice, shared_memory};
 use baton_model_file::ModelFile;
 use baton_proto::domain::{Fingerprint, WorkerRole};
+use baton_scheduler::{SequenceError, StepLoop};
 use baton_text::TextModel;
 
 use crate::fingerprint::{Digests, fingerprint};
@@ -26,10 +27,15 @@ pub struct KvRegion {
     pub shared: Option<Arc<SharedMemory>>,
 }
 
+/// Gets a step loop to run: on a thread, unless something else is put in its place.
+pub type Drive = Box<dyn FnOnce(StepLoop) -> Result<(), SequenceError> + Send>;
+
 /// What a worker runs on.
 pub struct Equipment {
     /// Steps over the region.
     pub engine: Box<dyn StepEngine>,
+    /// Runs the engine's step loop.
+    pub drive: Drive,
     /// The region.
     pub region: KvRegion,
     /// Compatibility identity.
@@ -110,6 +116,7 @@ pub fn load_model(
     let engine = CpuEngine::new(Arc::new(model), layout, region.memory.clone(), &cpu)?;
     Ok(Equipment {
         engine: Box::new(engine),
+        drive: Box::new(baton_scheduler::on_thread),
         region,
         fingerprint,
         model: config.name.clone(),

@@ -3,10 +3,11 @@
 //! It must not know which events a leg sends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_scheduler::{SequenceEvent, SequenceId, StepHandle};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
 use crate::{Admitted, LegError, Worker};
@@ -68,7 +69,7 @@ impl<T> Leg<T> {
 
     /// The request is known: its deadline is the leg's.
     pub fn begin(&mut self, admitted: &Admitted) {
-        self.deadline = admitted.spec.deadline;
+        self.deadline = admitted.spec.deadline.into();
         self.request_id.clone_from(&admitted.spec.request_id);
     }
 
@@ -108,7 +109,7 @@ impl<T> Leg<T> {
             biased;
             () = self.outbound.closed() => LegError::Cancelled,
             () = self.worker.ended() => LegError::DrainLimit,
-            () = tokio::time::sleep_until(self.deadline.into()) => LegError::DeadlineExceeded,
+            () = tokio::time::sleep_until(self.deadline) => LegError::DeadlineExceeded,
         }
     }
 

@@ -25,14 +25,14 @@ mod token;
 mod worker;
 
 pub use door::Admitted;
-pub use equipment::{Equipment, KvRegion, load_model};
+pub use equipment::{Drive, Equipment, KvRegion, load_model};
 pub use error::WorkerError;
 pub use fingerprint::fingerprint;
 pub use leg::{Leg, Outbound, OwnedSequence, SequenceEvents};
 pub use leg_error::{LegError, REASON_KEY};
 pub use options::{Membership, PoolSize, WorkerOptions};
 pub use role::{Role, Slot};
-pub use run::{BoundWorker, Source, Stage};
+pub use run::{BoundWorker, Loading, Source, Stage};
 pub use sizing::available_memory;
 pub use token::{from_generated, to_generated};
 pub use worker::Worker;

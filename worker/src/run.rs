@@ -42,9 +42,17 @@ pub enum Stage {
     },
 }
 
-/// Gives the engine; runs on a thread of its own and may block. `progress(done_bytes, total_bytes)`.
-pub type Source =
+/// Gives the engine, and may block. `progress(done_bytes, total_bytes)`.
+pub type Loading =
     Box<dyn FnOnce(&mut dyn FnMut(u64, u64)) -> Result<Equipment, WorkerError> + Send>;
+
+/// Where the engine comes from.
+pub enum Source {
+    /// It is loaded, on a thread of its own.
+    Loading(Loading),
+    /// It is there.
+    Ready(Box<Equipment>),
+}
 
 /// A worker that has its address but no model yet.
 pub struct BoundWorker {
@@ -91,7 +99,8 @@ impl BoundWorker {
         let options = self.options.clone();
         let source =
             move |progress: &mut dyn FnMut(u64, u64)| load_model(&options, R::ROLE, progress);
-        self.run::<R>(Box::new(source), observer, shutdown).await
+        self.run::<R>(Source::Loading(Box::new(source)), observer, shutdown)
+            .await
     }
 
     /// Like [`run_model`](Self::run_model), with an engine from anywhere.
@@ -161,11 +170,15 @@ impl BoundWorker {
     }
 }
 
-/// Runs the source on its own thread, which a shutdown need not wait for.
+/// Loads on a thread of its own, which a shutdown need not wait for.
 async fn load(
     source: Source,
     observer: &mut (impl FnMut(Stage) + Send),
 ) -> Result<Equipment, WorkerError> {
+    let source = match source {
+        Source::Loading(loading) => loading,
+        Source::Ready(equipment) => return Ok(*equipment),
+    };
     let (report, mut reports) = mpsc::channel(16);
     let (finish, mut finished) = oneshot::channel();
     let body = move || {
@@ -200,6 +213,7 @@ async fn assemble<R: Role>(
 ) -> Result<R, WorkerError> {
     let Equipment {
         engine,
+        drive,
         region,
         fingerprint,
         model,
@@ -220,7 +234,7 @@ async fn assemble<R: Role>(
         host_id: host_id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let worker = Worker::start(info, engine, eos_ids, &region, options)?;
+    let worker = Worker::start(info, (engine, drive), eos_ids, &region, options)?;
     R::assemble(worker, region, options).await
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use crate::{KvRegion, LegError, WorkerError, WorkerOptions};
+use crate::{Drive, KvRegion, LegError, WorkerError, WorkerOptions};
 
 /// A choice that runs gets a token at least every this many steps.
 const DECODE_EVERY: u32 = 4;
@@ -49,13 +49,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the step loop over `engine`.
+    /// Starts the step loop over an engine.
     ///
     /// # Errors
     /// Settings that the scheduler refuses.
     pub(crate) fn start(
         info: WorkerInfo,
-        engine: Box<dyn StepEngine>,
+        (engine, drive): (Box<dyn StepEngine>, Drive),
         eos_ids: Vec<u32>,
         region: &KvRegion,
         options: &WorkerOptions,
@@ -84,7 +84,11 @@ impl Worker {
             write_deadline: options.write_deadline,
             max_pages_awaiting_grant: (layout.pages / 2).max(1),
         };
-        let steps = baton_scheduler::spawn(engine, config).map_err(WorkerError::Scheduler)?;
+        let steps = baton_scheduler::step_loop(engine, config).and_then(|(steps, step_loop)| {
+            drive(step_loop)?;
+            Ok(steps)
+        });
+        let steps = steps.map_err(WorkerError::Scheduler)?;
         Ok(Arc::new(Self {
             info,
             fingerprint_digest,

@@ -12,7 +12,7 @@ use super::rig::{CONTEXT, config, params, prompt, sampled, spec};
 use crate::progress::LayerProgress;
 use crate::{
     AfterPrompt, LoadSnapshot, SchedulerConfig, SequenceError, SequenceEvent, StepHandle, Token,
-    spawn,
+    spawn, step_loop,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -506,4 +506,34 @@ async fn dropping_all_handles_ends_the_loop() {
     drop(handle);
     drop(other);
     all(events).await;
+}
+
+#[tokio::test]
+async fn a_loop_that_is_a_task_serves_as_one_on_a_thread_does() {
+    let settings = config(32, 16);
+    let memory = Memory::new(settings.pages, settings.page_size);
+    let engine = Oracle::new(memory, settings.page_size, CONTEXT);
+    let (handle, step_loop) = step_loop(Box::new(engine), settings).expect("in range");
+    let paced = Arc::new(AtomicU64::new(0));
+    let tokens = Arc::clone(&paced);
+    let running = tokio::spawn(step_loop.run_paced(move |count| {
+        tokens.fetch_add(count as u64, Ordering::SeqCst);
+        tokio::task::yield_now()
+    }));
+    let (text, params) = (prompt(1, 40), sampled(20, 5));
+    let (sender, events) = mpsc::channel(1);
+    let request = spec(Instant::now(), &text, params.clone());
+    handle
+        .submit(request, AfterPrompt::Decode, None, sender)
+        .await
+        .expect("accepted");
+    let heard = all(events).await;
+    assert_eq!(token_ids(&heard), expected(&text, &params, 20, &[])[0]);
+    idle(&handle).await;
+    assert_eq!(paced.load(Ordering::SeqCst), 40 + 19);
+    drop(handle);
+    timeout(PATIENCE, running)
+        .await
+        .expect("it ends in time")
+        .expect("it ends well");
 }

@@ -13,7 +13,8 @@ use baton_proto::ids::WorkerId;
 use baton_proto::v1;
 use baton_proto::v1::worker_service_client::WorkerServiceClient;
 use baton_worker::{
-    BoundWorker, Membership, PoolSize, Role, Stage, WorkerError, WorkerOptions, load_model,
+    BoundWorker, Loading, Membership, PoolSize, Role, Source, Stage, WorkerError, WorkerOptions,
+    load_model,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -128,7 +129,7 @@ impl Node {
             .expect("a runtime");
         let (gate, load_gate) = (wish.gate.clone(), wish.load_gate.clone());
         let load_options = options.clone();
-        let source = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
+        let source: Loading = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
             let mut equipment = load_model(&load_options, R::ROLE, progress)?;
             if let Some(gate) = load_gate {
                 gate.pass();
@@ -151,7 +152,9 @@ impl Node {
             let shutdown = async {
                 let _ = asked.await;
             };
-            worker.run::<R>(source, observer, shutdown).await
+            worker
+                .run::<R>(Source::Loading(source), observer, shutdown)
+                .await
         });
         let Ok(address) = soon("the node's address", address).await else {
             panic!("the node did not bind: {:?}", running.await);
