@@ -325,6 +325,8 @@ fn products_equal_the_integer_formula() {
 #[test]
 fn quantised_activations_explain_the_error() {
     let mut random = Random(3);
+    // Values of groups that stand out and so have a second digit.
+    let mut fine = 0;
     for case in every_kind(6, &mut random) {
         let weights = dequantized(&case);
         let out = case.run(Isa::detect());
@@ -334,6 +336,11 @@ fn quantised_activations_explain_the_error() {
             let x = &case.x[token * case.columns..][..case.columns];
             let (mut sum, mut bound) = (0.0, 1e-9);
             let halves = half_steps(x, case.packed.form());
+            for (group, halves) in x.chunks(32).zip(halves.chunks(32)) {
+                let largest = group.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+                let is_fine = halves[0] > 0.0 && halves[0] < f64::from(largest) / 1_000.0;
+                fine += usize::from(is_fine) * group.len();
+            }
             for ((w, x), half) in w.iter().zip(x).zip(halves) {
                 let (w, x) = (f64::from(*w), f64::from(*x));
                 sum += w * x;
@@ -347,6 +354,7 @@ fn quantised_activations_explain_the_error() {
             );
         }
     }
+    assert!(fine > 1_000, "second digits occur: {fine}");
 }
 
 #[test]
