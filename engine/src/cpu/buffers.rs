@@ -10,7 +10,7 @@ use super::{
     attention,
     lanes::LANES,
     matmul::{ActivationForm, Activations},
-    memory::{self, Arena, Buffer},
+    memory::{self, Arena},
     plan::Limits,
     shared_rows::Rows,
     threads::PerThread,
@@ -28,14 +28,13 @@ pub(super) struct Buffers {
     pub(super) attended: Rows,
     /// Of attention divided by spans: spans × heads parts of a row.
     pub(super) parts: Rows,
-    /// Gate, then up: tokens × 2 × intermediate.
+    /// Gate, then up: tokens × 2 × intermediate. When the layers are done, wanted rows × vocabulary of
+    /// logits, without padding: nobody needs both at once, and both are large.
     pub(super) gate_up: Rows,
     /// Rotation table of each token's position.
     pub(super) rotations: Rows,
     /// Input of the next product.
     pub(super) activations: Activations,
-    /// Wanted rows × vocabulary, without padding.
-    pub(super) logits: Buffer,
     /// Of each thread.
     pub(super) scratch: PerThread<Scratch>,
 }
@@ -69,18 +68,20 @@ impl Buffers {
         let padded = |width: usize| vec![0.0; width.next_multiple_of(LANES)];
         let group = size(config.heads / config.kv_heads);
         let mut arena = Arena::with_room(memory::SLAB_BYTES);
-        let mut rows = |columns| Rows::within(&mut arena, max_tokens, columns);
+        let mut rows = |columns| Rows::within(&mut arena, max_tokens, columns, 0);
+        let logits = max_logits * size(config.vocabulary);
         Ok(Self {
             stream: rows(hidden)?,
             product: rows(hidden)?,
             heads: rows(heads)?,
             attended: rows(queries)?,
-            gate_up: rows(2 * intermediate)?,
             rotations: rows(2 * size(config.rope.dimensions))?,
+            gate_up: Rows::within(&mut arena, max_tokens, 2 * intermediate, logits)?,
             parts: Rows::within(
                 &mut arena,
                 limits.max_spans() * size(config.heads),
                 attention::part_values(width),
+                0,
             )?,
             activations: Activations::within(
                 &mut arena,
@@ -88,7 +89,6 @@ impl Buffers {
                 widest,
                 forms,
             )?,
-            logits: arena.take(max_logits * size(config.vocabulary) * size_of::<f32>())?,
             scratch: PerThread::new(limits.threads, || Scratch {
                 row: padded(widest),
                 head: [padded(width), padded(width)],

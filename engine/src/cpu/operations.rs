@@ -278,7 +278,7 @@ impl Operations for CpuOperations<'_> {
             }
         });
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.logits.floats_mut()[..wanted.len() * vocabulary];
+        let logits = &mut self.buffers.gate_up.values_mut()[..wanted.len() * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         multiply_into(self.threads, isa, output, activations, wanted.len(), out);
     }

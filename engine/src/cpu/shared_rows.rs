@@ -32,17 +32,28 @@ unsafe impl Send for SharedRows<'_> {}
 unsafe impl Sync for SharedRows<'_> {}
 
 impl Rows {
-    /// `rows` rows of at least `columns` values, from `arena`.
+    /// `rows` rows of at least `columns` values, from `arena`, in memory for at least `values` of them.
     ///
     /// # Errors
     /// The system refuses the memory.
-    pub(crate) fn within(arena: &mut Arena, rows: usize, columns: usize) -> io::Result<Self> {
+    pub(crate) fn within(
+        arena: &mut Arena,
+        rows: usize,
+        columns: usize,
+        values: usize,
+    ) -> io::Result<Self> {
         let stride = (columns.div_ceil(LANES) | 1) * LANES;
+        let values = values.max(rows * stride + LANES);
         Ok(Self {
-            values: arena.take((rows * stride + LANES) * size_of::<f32>())?,
+            values: arena.take(values * size_of::<f32>())?,
             count: rows,
             stride,
         })
+    }
+
+    /// All values, rows and what lies between and after them.
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        self.values.floats_mut()
     }
 
     /// Lends the rows to tasks.

@@ -113,7 +113,7 @@ impl Operations for Products<'_> {
 
     fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.logits.floats_mut()[..self.rows * vocabulary];
+        let logits = &mut self.buffers.gate_up.values_mut()[..self.rows * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         let x = &self.buffers.activations;
         multiply_into(self.threads, self.isa, output, x, self.rows, out);
