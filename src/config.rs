@@ -111,7 +111,7 @@ fn to_value(args: &impl Serialize) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Format, GenerateArgs, StatusArgs};
+    use crate::args::{Format, GenerateArgs, StatusArgs, WorkerArgs};
 
     fn file(text: &str) -> File {
         File::parse("test.toml".into(), text).expect("valid TOML")
@@ -137,6 +137,18 @@ mod tests {
         assert!(format!("{failure:?}").contains("conect"), "{failure:?}");
         let failure = File::parse("test.toml".into(), "[roter]\n").map(|_| ());
         assert!(format!("{failure:?}").contains("roter"), "{failure:?}");
+    }
+
+    #[test]
+    fn shared_arguments_are_keys_of_their_section() {
+        let flags = WorkerArgs::default();
+        let text = "[decode]\nmembership = \"etcd:a:1\"\netcd_prefix = \"p\"\netcd_lease_s = 3\n";
+        let merged = file(text).layer("decode", &flags, &[]).expect("layers");
+        assert_eq!(merged.etcd.etcd_prefix.as_deref(), Some("p"));
+        assert_eq!(merged.etcd_lease_s, Some(3));
+        let wrong = file("[decode]\netcd_prefx = \"p\"\n").layer("decode", &flags, &[]);
+        let failure = wrong.map(|_| ()).expect_err("a typo must not pass");
+        assert!(format!("{failure:?}").contains("etcd_prefx"), "{failure:?}");
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Fields of which a flag replaces all others of the file.
 const PROMPTS: &[&str] = &["prompt", "chat", "prompt_file", "token_ids"];
+const FINDING: &[&str] = &["membership", "router"];
 const ARRIVALS: &[&str] = &[
     "concurrency",
     "rate",
@@ -68,8 +69,8 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
             up::run(file.layer("up", &args, &[])?, inherited).await
         }
         Command::Router(args) => roles::router(file.layer("router", &args, &[])?).await,
-        Command::Prefill(args) => roles::prefill(file.layer("prefill", &args, &[])?).await,
-        Command::Decode(args) => roles::decode(file.layer("decode", &args, &[])?).await,
+        Command::Prefill(args) => roles::prefill(file.layer("prefill", &args, &[FINDING])?).await,
+        Command::Decode(args) => roles::decode(file.layer("decode", &args, &[FINDING])?).await,
         Command::Generate(args) => generate::run(file.layer("generate", &*args, &[PROMPTS])?).await,
         Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
         Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,

@@ -1,15 +1,17 @@
 //! Membership: which workers there are, and how processes reach each other.
 //!
 //! [`Membership`] yields one immutable [`MemberTable`] at a time. It is filled by workers that
-//! register with the router over a stream ([`Announcer`] → registry), or by asking the workers of a
-//! fixed list. [`http2`] holds the transport settings that all processes share. It must not know
+//! register with the router over a stream ([`Announcer`] → registry), or by asking the workers that a
+//! fixed list or etcd names. [`http2`] holds the transport settings that all processes share. It must not know
 //! placement, requests or pages.
 
 #![forbid(unsafe_code)]
 
 mod announce;
 mod backoff;
+mod connection;
 mod error;
+mod etcd;
 pub mod http2;
 mod incoming;
 mod membership;
@@ -23,6 +25,7 @@ mod tests;
 pub use announce::{Announcer, Registration};
 pub use backoff::Backoff;
 pub use error::ClusterError;
+pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration};
 pub use incoming::incoming;
 pub use membership::{CheckWorker, Membership};
 pub use registry::Registry;

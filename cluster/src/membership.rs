@@ -8,6 +8,7 @@ use baton_proto::domain::WorkerInfo;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::etcd::{EtcdOptions, Standing, keep_members};
 use crate::registry::Registry;
 use crate::static_list::{StaticList, watch_worker};
 use crate::table::{MemberKey, MemberTable, TableWriter};
@@ -20,7 +21,9 @@ pub type CheckWorker = Arc<dyn Fn(&WorkerInfo) -> Vec<String> + Send + Sync>;
 pub struct Membership {
     writer: Arc<TableWriter>,
     registry: Option<Registry>,
-    /// Connections to the workers of a static list.
+    /// How well the view of etcd stands, where there is one.
+    standing: Option<Arc<Standing>>,
+    /// Connections to workers that this process has heard of, and to etcd.
     _watchers: JoinSet<()>,
 }
 
@@ -32,6 +35,7 @@ impl Membership {
         Self {
             writer,
             registry,
+            standing: None,
             _watchers: JoinSet::new(),
         }
     }
@@ -46,8 +50,36 @@ impl Membership {
         Self {
             writer,
             registry: None,
+            standing: None,
             _watchers: watchers,
         }
+    }
+
+    /// This process reads of workers in etcd and goes to them. Needs a tokio runtime.
+    pub fn etcd(options: EtcdOptions) -> Self {
+        let writer = TableWriter::new();
+        let standing = Arc::new(Standing::new());
+        let mut watchers = JoinSet::new();
+        watchers.spawn(keep_members(
+            options,
+            Arc::clone(&writer),
+            Arc::clone(&standing),
+        ));
+        Self {
+            writer,
+            registry: None,
+            standing: Some(standing),
+            _watchers: watchers,
+        }
+    }
+
+    /// Figures for operators, by name: how old the view of etcd is, and what it has met. None without
+    /// etcd.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.standing
+            .as_ref()
+            .map(|standing| standing.counters())
+            .unwrap_or_default()
     }
 
     /// The table, now and whenever it changes.

@@ -23,13 +23,13 @@ use crate::{
     incoming,
 };
 
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(10), future)
         .await
         .unwrap_or_else(|_| panic!("not within 10 s: {what}"))
 }
 
-fn info(id: &str, incarnation: u64, address: &str) -> WorkerInfo {
+pub(crate) fn info(id: &str, incarnation: u64, address: &str) -> WorkerInfo {
     WorkerInfo {
         worker_id: WorkerId::new(id).unwrap(),
         incarnation: Incarnation(incarnation),
@@ -59,7 +59,7 @@ fn info(id: &str, incarnation: u64, address: &str) -> WorkerInfo {
     }
 }
 
-fn load(queued: u32) -> WorkerLoad {
+pub(crate) fn load(queued: u32) -> WorkerLoad {
     let pages = Ledger {
         total: 8,
         free: 8,
@@ -73,7 +73,7 @@ fn load(queued: u32) -> WorkerLoad {
 }
 
 /// A process: its tasks and connections end with it.
-struct Process(Option<Runtime>);
+pub(crate) struct Process(Option<Runtime>);
 
 impl Process {
     fn start(
@@ -110,7 +110,7 @@ async fn bind_again(address: &str) -> std::net::TcpListener {
     .await
 }
 
-async fn bind() -> std::net::TcpListener {
+pub(crate) async fn bind() -> std::net::TcpListener {
     TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
@@ -169,7 +169,7 @@ fn announce(router: &str, info: &WorkerInfo) -> (Announcer, watch::Sender<Worker
     )
 }
 
-fn has(table: &MemberTable, id: &str, incarnation: u64) -> bool {
+pub(crate) fn has(table: &MemberTable, id: &str, incarnation: u64) -> bool {
     table
         .get(&(WorkerId::new(id).unwrap(), Incarnation(incarnation)))
         .is_some()
@@ -416,7 +416,7 @@ async fn rte_08_absurd_load_is_counted_and_the_last_good_one_kept() {
 }
 
 /// Forwards bytes until told to go silent, which keeps the connections open.
-async fn silent_proxy(to: String) -> (String, watch::Sender<bool>) {
+pub(crate) async fn silent_proxy(to: String) -> (String, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (silence, silent) = watch::channel(false);
@@ -518,22 +518,28 @@ impl WorkerService for FakeWorker {
     }
 }
 
-fn serve_worker(
+pub(crate) fn serve_worker(
     listener: std::net::TcpListener,
-    incarnation: u64,
+    info: WorkerInfo,
+) -> (Process, watch::Sender<WorkerLoad>) {
+    serve_workers(vec![(listener, info)])
+}
+
+/// Workers of one load in one process.
+pub(crate) fn serve_workers(
+    workers: Vec<(std::net::TcpListener, WorkerInfo)>,
 ) -> (Process, watch::Sender<WorkerLoad>) {
     let (load, receiver) = watch::channel(load(1));
-    let worker = FakeWorker {
-        info: info("d-0", incarnation, "elsewhere:1"),
-        load: receiver,
-    };
     let process = Process::start(async move {
-        let incoming = incoming(TcpListener::from_std(listener).unwrap(), 8);
-        let service = WorkerServiceServer::new(worker);
-        http2::server()
-            .add_service(service)
-            .serve_with_incoming(incoming)
-            .await
+        let serving = workers.into_iter().map(|(listener, info)| {
+            let load = receiver.clone();
+            let incoming = incoming(TcpListener::from_std(listener).unwrap(), 8);
+            let service = WorkerServiceServer::new(FakeWorker { info, load });
+            http2::server()
+                .add_service(service)
+                .serve_with_incoming(incoming)
+        });
+        futures::future::try_join_all(serving).await.map(|_| ())
     });
     (process, load)
 }
@@ -542,7 +548,7 @@ fn serve_worker(
 async fn dsc_07_a_listed_worker_is_known_by_what_answers_now() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap().to_string();
-    let (process, load_sender) = serve_worker(listener, 1);
+    let (process, load_sender) = serve_worker(listener, info("d-0", 1, "elsewhere:1"));
     let membership = Membership::static_list(StaticList::new(vec![address.clone()]).unwrap());
     let mut table = membership.table();
     soon("found", table.wait_for(|table| has(table, "d-0", 1)))
@@ -559,7 +565,8 @@ async fn dsc_07_a_listed_worker_is_known_by_what_answers_now() {
     soon("gone", table.wait_for(|table| table.is_empty()))
         .await
         .unwrap();
-    let (_process, _load) = serve_worker(bind_again(&address).await, 2);
+    let next = info("d-0", 2, "elsewhere:1");
+    let (_process, _load) = serve_worker(bind_again(&address).await, next);
     soon("the next one", table.wait_for(|table| has(table, "d-0", 2)))
         .await
         .unwrap();

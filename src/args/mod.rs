@@ -3,6 +3,7 @@
 
 mod bench;
 mod clients;
+mod membership;
 mod numbers;
 mod service;
 
@@ -15,6 +16,7 @@ pub(crate) use bench::{
     BenchArgs, BenchCommand, BenchEngineArgs, BenchServeArgs, EnginePart, PeerArg,
 };
 pub(crate) use clients::{DrainArgs, GenerateArgs, StatusArgs};
+pub(crate) use membership::EtcdArgs;
 pub(crate) use service::{KvDtypeArg, RouterArgs, TransportArg, UpArgs, WorkerArgs};
 
 /// Large language models with prefill and decode on separate pools.

@@ -6,6 +6,8 @@ use baton_kv_cache::KvDtype;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::EtcdArgs;
+
 /// Which transport moves pages between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -63,6 +65,10 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) listen: Option<String>,
+    /// `embedded`: workers register with the router; `etcd:HOST:PORT,…`: in etcd [default: embedded].
+    #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<String>,
     /// Pages of each worker's pool [default: by free memory].
     #[arg(long, env = "BATON_PAGES", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,10 +119,14 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) listen: Option<String>,
-    /// `embedded`: workers register here; `static:FILE`: a TOML list of worker addresses [default: embedded].
+    /// `embedded`: workers register here; `static:FILE`: a TOML list of worker addresses;
+    /// `etcd:HOST:PORT,…`: workers register in etcd [default: embedded].
     #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) membership: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) etcd: EtcdArgs,
     /// Prompts up to this many tokens are prefilled on the decode worker [default: 64].
     #[arg(long, env = "BATON_LOCAL_PREFILL_TOKENS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,10 +169,22 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "BATON_ADVERTISE", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advertise: Option<String>,
-    /// Router to register with; without one the worker waits to be named in a static list.
+    /// `embedded`: registers with --router; `static:FILE`: routers have the list, which is not read here;
+    /// `etcd:HOST:PORT,…`: registers in etcd [default: embedded with --router, else static].
+    #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<String>,
+    /// Router to register with, for embedded membership.
     #[arg(long, env = "BATON_ROUTER", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) router: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) etcd: EtcdArgs,
+    /// Seconds that a registration in etcd outlives its worker [default: 10].
+    #[arg(long, env = "BATON_ETCD_LEASE_S", value_name = "S")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) etcd_lease_s: Option<u64>,
     /// Stable name, [A-Za-z0-9._-]{1,64} [default: role, host and process id].
     #[arg(long, env = "BATON_WORKER_ID", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]

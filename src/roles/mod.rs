@@ -2,6 +2,7 @@
 //!
 //! Each prints one line, `ready role=… grpc=ADDR …`, to standard output once it can be used.
 
+mod membership;
 mod router;
 mod worker;
 

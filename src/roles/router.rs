@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use baton_cluster::{Membership, StaticList};
 use baton_model_file::ModelFile;
 use baton_router::{Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
@@ -11,12 +10,8 @@ use tokio::net::TcpListener;
 use crate::args::RouterArgs;
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
-use crate::small_file;
 
-use super::{shutdown, socket_address, tell_ready};
-
-/// Largest static list.
-const MAX_LIST_BYTES: u64 = 1 << 20;
+use super::{membership, shutdown, socket_address, tell_ready};
 
 /// Runs a router until it is told to end.
 pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
@@ -25,7 +20,7 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         Failure::usage("--model PATH is needed: the router reads its tokenizer and metadata")
     })?;
     let model = read_model(model)?;
-    let membership = membership(args.membership.as_deref().unwrap_or("embedded"))?;
+    let membership = membership::of_router(&args).await?;
     let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
     let address = socket_address("--listen", listen)?;
     let listener = TcpListener::bind(address)
@@ -77,20 +72,4 @@ fn read_model(path: &Path) -> Result<ServedModel, Failure> {
         tracing::warn!("{}: {warning}", path.display());
     }
     ServedModel::new(&file).map_err(|error| wrong(error.to_string()))
-}
-
-/// `embedded` or `static:FILE`.
-fn membership(how: &str) -> Result<Membership, Failure> {
-    if how == "embedded" {
-        return Ok(Membership::embedded());
-    }
-    let Some(path) = how.strip_prefix("static:") else {
-        return Err(Failure::usage(format!(
-            "--membership is {how:?}, expected embedded or static:FILE"
-        )));
-    };
-    let wrong = |error: String| Failure::usage(format!("--membership static:{path}: {error}"));
-    let text = small_file::read(Path::new(path), MAX_LIST_BYTES).map_err(wrong)?;
-    let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
-    Ok(Membership::static_list(list))
 }

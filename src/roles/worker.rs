@@ -16,12 +16,13 @@ use crate::args::{TransportArg, WorkerArgs};
 use crate::exit::Failure;
 use crate::progress;
 
-use super::{shutdown, socket_address, tell_ready};
+use super::{membership, shutdown, socket_address, tell_ready};
 
 /// Runs a prefill worker until it is told to end.
 pub(crate) async fn prefill(args: WorkerArgs) -> Result<(), Failure> {
     let supervised = args.exit_with_stdin.unwrap_or(false);
-    let options = options(args, WorkerRole::Prefill)?;
+    let membership = membership::of_worker(&args).await?;
+    let options = options(args, membership, WorkerRole::Prefill)?;
     let (observer, end) = (observer("prefill", supervised), end(supervised));
     PrefillWorker::run(options, observer, end)
         .await
@@ -31,7 +32,8 @@ pub(crate) async fn prefill(args: WorkerArgs) -> Result<(), Failure> {
 /// Runs a decode worker until it is told to end.
 pub(crate) async fn decode(args: WorkerArgs) -> Result<(), Failure> {
     let supervised = args.exit_with_stdin.unwrap_or(false);
-    let options = options(args, WorkerRole::Decode)?;
+    let membership = membership::of_worker(&args).await?;
+    let options = options(args, membership, WorkerRole::Decode)?;
     let (observer, end) = (observer("decode", supervised), end(supervised));
     DecodeWorker::run(options, observer, end)
         .await
@@ -80,7 +82,11 @@ fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
     }
 }
 
-fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure> {
+fn options(
+    args: WorkerArgs,
+    membership: Membership,
+    role: WorkerRole,
+) -> Result<WorkerOptions, Failure> {
     let (name, default_budget) = match role {
         WorkerRole::Prefill => ("prefill", 256),
         WorkerRole::Decode => ("decode", 128),
@@ -110,7 +116,7 @@ fn options(args: WorkerArgs, role: WorkerRole) -> Result<WorkerOptions, Failure>
         options.transfer_advertise = Some(host_of(advertise)?.to_owned());
         options.advertise = Some(advertise.clone());
     }
-    options.membership = args.router.map_or(Membership::Static, Membership::Router);
+    options.membership = membership;
     options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
     options.page_size = args.page_size.unwrap_or(options.page_size);
     options.kv_dtype = args.kv_dtype.map_or(KvDtype::Bf16, Into::into);
@@ -258,12 +264,12 @@ mod tests {
             listen: Some("0.0.0.0:0".into()),
             ..WorkerArgs::default()
         };
-        assert!(options(args.clone(), WorkerRole::Decode).is_err());
+        assert!(options(args.clone(), Membership::Static, WorkerRole::Decode).is_err());
         let told = WorkerArgs {
             advertise: Some("host-1:7071".into()),
             ..args
         };
-        let options = options(told, WorkerRole::Decode).expect("valid");
+        let options = options(told, Membership::Static, WorkerRole::Decode).expect("valid");
         assert_eq!(options.transfer_advertise.as_deref(), Some("host-1"));
     }
 }

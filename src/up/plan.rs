@@ -39,6 +39,15 @@ impl Plan {
                 model.display()
             )));
         }
+        match args.membership.as_deref() {
+            None | Some("embedded") => {}
+            Some(how) if how.starts_with("etcd:") => {}
+            Some(how) => {
+                return Err(Failure::usage(format!(
+                    "--membership is {how:?}, expected embedded or etcd:HOST:PORT,…"
+                )));
+            }
+        }
         let prefill = args.prefill.unwrap_or(1);
         let decode = args.decode.unwrap_or(1);
         for (flag, count, least) in [("--prefill", prefill, 0), ("--decode", decode, 1)] {
@@ -79,6 +88,8 @@ impl Plan {
     /// The router.
     pub(crate) fn router(&self) -> Child {
         let mut arguments = self.common("router");
+        let membership = self.etcd().unwrap_or("embedded");
+        push(&mut arguments, "--membership", Some(membership));
         let listen = self
             .args
             .listen
@@ -97,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// All workers, registering at `router`.
+    /// All workers, registering at `router` unless there is etcd.
     pub(crate) fn workers(&self, router: &str) -> Vec<Child> {
         let prefill = (0..self.prefill).map(|index| {
             (
@@ -122,7 +133,10 @@ impl Plan {
                 let name = format!("{role}-{index}");
                 let mut arguments = self.common(role);
                 push(&mut arguments, "--listen", Some("127.0.0.1:0"));
-                push(&mut arguments, "--router", Some(router));
+                match self.etcd() {
+                    Some(etcd) => push(&mut arguments, "--membership", Some(etcd)),
+                    None => push(&mut arguments, "--router", Some(router)),
+                }
                 push(&mut arguments, "--worker-id", Some(&name));
                 push(&mut arguments, "--threads", Some(threads));
                 push(&mut arguments, "--pages", self.args.pages);
@@ -152,6 +166,12 @@ impl Plan {
                 }
             })
             .collect()
+    }
+
+    /// `etcd:ENDPOINTS`, if asked for.
+    fn etcd(&self) -> Option<&str> {
+        let membership = self.args.membership.as_deref();
+        membership.filter(|how| how.starts_with("etcd:"))
     }
 
     fn common(&self, role: &str) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use baton_cluster::EtcdOptions;
 use baton_engine::Isa;
 use baton_kv_cache::KvDtype;
 use baton_kv_transfer::TransportChoice;
@@ -29,6 +30,13 @@ pub enum Membership {
     Router(String),
     /// Routers have a list and find it; ready once it is loaded.
     Static,
+    /// Registers in etcd, where routers find it; ready once it is registered and a router has come.
+    Etcd {
+        /// How to reach etcd.
+        options: EtcdOptions,
+        /// How long the registration outlives the worker, in whole seconds.
+        lease: Duration,
+    },
 }
 
 /// Settings of a worker process.
@@ -153,6 +161,9 @@ impl WorkerOptions {
             600_000,
         )?;
         range("drain-limit-ms", millis(self.drain_limit), 0, 3_600_000)?;
+        if let Membership::Etcd { lease, .. } = &self.membership {
+            range("etcd-lease-s", lease.as_secs(), 1, 3600)?;
+        }
         Ok(())
     }
 }

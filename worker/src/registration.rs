@@ -1,13 +1,18 @@
 //! How a worker becomes known to routers. It must not know what is registered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use baton_cluster::{Announcer, Registration as State};
+use baton_cluster::{Announcer, EtcdRegistration, Registration as State};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::load::LoadReports;
 use crate::{Membership, Role, WorkerError};
+
+/// A worker that is in etcd and that no router has come to for this long says so.
+const ROUTER_WAIT: Duration = Duration::from_secs(10);
 
 /// What happened to the registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +40,19 @@ pub(crate) enum Registration {
         /// Feeds load reports; ends with the registration.
         _feed: JoinSet<()>,
     },
+    /// Registered in etcd.
+    Etcd(InEtcd),
+}
+
+/// A registration in etcd, and who has come of it.
+pub(crate) struct InEtcd {
+    registration: EtcdRegistration,
+    routers: watch::Receiver<usize>,
+    /// When the wait for a router is told; `None` before the registration and after having told.
+    tell_at: Option<Instant>,
+    /// Whether the worker has been said to be placeable: what etcd or routers do later takes nothing
+    /// away, for routers that are there go by their own connection.
+    said: bool,
 }
 
 impl Registration {
@@ -46,8 +64,18 @@ impl Registration {
         role: &Arc<R>,
         membership: &Membership,
     ) -> Result<Self, WorkerError> {
-        let Membership::Router(router) = membership else {
-            return Ok(Self::Static(false));
+        let router = match membership {
+            Membership::Router(router) => router,
+            Membership::Static => return Ok(Self::Static(false)),
+            Membership::Etcd { options, lease } => {
+                let worker = role.worker();
+                return Ok(Self::Etcd(InEtcd {
+                    registration: EtcdRegistration::start(options.clone(), *lease, worker.info()),
+                    routers: worker.load_readers(),
+                    tell_at: None,
+                    said: false,
+                }));
+            }
         };
         let (load, reader) = watch::channel(role.load());
         let mut reports = LoadReports::new(role.clone());
@@ -86,6 +114,49 @@ impl Registration {
                 Ok(()) = drain.changed() => News::Drain,
                 else => std::future::pending().await,
             },
+            Self::Etcd(in_etcd) => in_etcd.next().await,
         }
+    }
+
+    /// Takes the worker out of etcd, so that no router comes any more. The other kinds of membership
+    /// show the drain in load reports, and end with the process.
+    pub(crate) fn withdraw(&self) {
+        if let Self::Etcd(in_etcd) = self {
+            in_etcd.registration.withdraw();
+        }
+    }
+
+    /// Like [`Self::withdraw`], and waits for it, bounded.
+    pub(crate) async fn withdrawn(&mut self) {
+        if let Self::Etcd(in_etcd) = self {
+            in_etcd.registration.withdrawn().await;
+        }
+    }
+}
+
+impl InEtcd {
+    async fn next(&mut self) -> News {
+        if self.said {
+            return std::future::pending().await;
+        }
+        let mut registered = self.registration.registered();
+        if registered.wait_for(|is| *is).await.is_err() {
+            // Withdrawn before it was ever registered.
+            return std::future::pending().await;
+        }
+        let tell_at = *self
+            .tell_at
+            .get_or_insert_with(|| Instant::now() + ROUTER_WAIT);
+        let came = self.routers.wait_for(|count| *count > 0);
+        if tokio::time::timeout_at(tell_at, came).await.is_err() {
+            tracing::warn!(
+                "not ready: registered in etcd for {ROUTER_WAIT:?}, but no router has come; \
+                 is one running with the same --membership and --etcd-prefix?"
+            );
+            // The count lives as long as the worker.
+            let _ = self.routers.wait_for(|count| *count > 0).await;
+        }
+        self.said = true;
+        News::Placeable
     }
 }

@@ -150,7 +150,10 @@ impl BoundWorker {
                     News::NotPlaceable => health.set_ready(false).await,
                     News::Drain => role.worker().drain(),
                 },
-                Ok(()) = draining.changed() => health.set_ready(false).await,
+                Ok(()) = draining.changed() => {
+                    health.set_ready(false).await;
+                    registration.withdraw();
+                }
             }
         };
         if outcome.is_err() {
@@ -161,6 +164,8 @@ impl BoundWorker {
         observer(Stage::Draining {
             legs: role.worker().legs(),
         });
+        // Out of etcd first, so that no router comes for what is refused from now on.
+        registration.withdrawn().await;
         role.worker().finish(options.drain_limit, GRACE).await;
         drop(registration);
         stop.cancel();

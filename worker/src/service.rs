@@ -42,7 +42,9 @@ impl<R: Role> WorkerService for WorkerFront<R> {
         let role = self.checked(request.into_inner().incarnation)?.clone();
         let (reports, reader) = mpsc::channel(1);
         let stop = self.stop.clone();
+        let reader_counts = role.worker().read_load();
         tokio::spawn(async move {
+            let _reader_counts = reader_counts;
             let mut loads = LoadReports::new(role);
             loop {
                 let load = tokio::select! {

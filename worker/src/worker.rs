@@ -41,6 +41,7 @@ pub struct Worker {
     steps: StepHandle,
     write_deadline: Duration,
     draining: watch::Sender<bool>,
+    load_readers: watch::Sender<usize>,
     legs: TaskTracker,
     ended: CancellationToken,
     legs_started: AtomicU64,
@@ -96,6 +97,7 @@ impl Worker {
             steps,
             write_deadline: options.write_deadline,
             draining: watch::Sender::new(false),
+            load_readers: watch::Sender::new(0),
             legs: TaskTracker::new(),
             ended: CancellationToken::new(),
             legs_started: AtomicU64::new(0),
@@ -206,6 +208,17 @@ impl Worker {
         self.draining.subscribe()
     }
 
+    /// Counts a router that reads this worker's load, for as long as the guard lives.
+    pub(crate) fn read_load(self: &Arc<Self>) -> LoadReader {
+        self.load_readers.send_modify(|count| *count += 1);
+        LoadReader(Arc::clone(self))
+    }
+
+    /// How many routers read the load now.
+    pub(crate) fn load_readers(&self) -> watch::Receiver<usize> {
+        self.load_readers.subscribe()
+    }
+
     /// Drains, gives legs until `limit`, then ends the rest and waits, bounded, for them.
     pub(crate) async fn finish(&self, limit: Duration, grace: Duration) {
         self.drain();
@@ -237,5 +250,14 @@ impl Worker {
 
     fn failures(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One router that reads the load.
+pub(crate) struct LoadReader(Arc<Worker>);
+
+impl Drop for LoadReader {
+    fn drop(&mut self) {
+        self.0.load_readers.send_modify(|count| *count -= 1);
     }
 }

@@ -42,6 +42,8 @@ impl AdminService for Admin {
         let refused_loads = views.iter().map(|view| view.refused_loads).sum();
         let mut counters = self.shared.counters.snapshot();
         counters.insert("loads_refused".to_owned(), refused_loads);
+        let membership = self.membership.counters().into_iter();
+        counters.extend(membership.map(|(name, count)| (name.to_owned(), count)));
         let router = v1::RouterStatus {
             pid: std::process::id(),
             incarnation: self.incarnation.0,
