@@ -415,7 +415,8 @@ async fn rte_08_absurd_load_is_counted_and_the_last_good_one_kept() {
         .await;
 }
 
-/// Forwards bytes until told to go silent, which keeps the connections open.
+/// Forwards bytes until told to go silent, which keeps the connections open. Those that come after
+/// the silence are forwarded again.
 pub(crate) async fn silent_proxy(to: String) -> (String, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -430,11 +431,14 @@ pub(crate) async fn silent_proxy(to: String) -> (String, watch::Sender<bool>) {
                 tokio::spawn(async move {
                     let mut buffer = [0; 4096];
                     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-                        if !*silent.borrow() && into.write_all(&buffer[..count]).await.is_err() {
+                        if *silent.borrow() {
                             break;
                         }
+                        if into.write_all(&buffer[..count]).await.is_err() {
+                            return;
+                        }
                     }
-                    // A silent connection stays open.
+                    // A connection that has been silent stays open and silent: TCP loses no bytes.
                     if *silent.borrow() {
                         std::future::pending::<()>().await;
                     }

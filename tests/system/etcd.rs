@@ -311,6 +311,7 @@ async fn k8s_01_a_worker_that_ends_leaves_etcd_first_and_finishes() {
     let keys = until_keys(&place.etcd, 1).await;
     assert!(keys[0].starts_with("decode/decode-1/"), "{keys:?}");
     for client in &clients {
+        client.until_ready(1).await;
         let answer = client.generate(endless(tiny_prompt(6, 40), 3)).await;
         assert_eq!(answer.expect("the other takes it").workers().1, "decode-1");
     }
