@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_cluster::Dialer;
 use baton_proto::v1::admin_service_client::AdminServiceClient;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
 use tonic::transport::{Channel, Endpoint};
@@ -23,11 +24,10 @@ pub(crate) async fn connect(address: Option<&str>) -> Result<Channel, Failure> {
         .map_err(|error| {
             Failure::usage(format!("--connect {address}: {error}; expected HOST:PORT"))
         })?
-        .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(5))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .tcp_nodelay(true);
-    endpoint.connect().await.map_err(|error| {
+        .keep_alive_timeout(Duration::from_secs(10));
+    let dialer = Dialer::plain().with_timeout(Duration::from_secs(5));
+    dialer.connect(&endpoint).await.map_err(|error| {
         let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         Failure::unreachable(format!(
             "no router answers at {address} ({cause}); start one with `baton up --model PATH` or name another with --connect"

@@ -19,7 +19,8 @@ use tonic::{Code, Status};
 
 use crate::ClusterError;
 use crate::backoff::Backoff;
-use crate::http2::{self, MAX_MESSAGE_BYTES};
+use crate::dialer::Dialer;
+use crate::http2::MAX_MESSAGE_BYTES;
 
 /// Load is sent at least this often after [`LOAD_PAUSE`]: every second.
 const LOAD_INTERVAL: Duration = Duration::from_millis(980);
@@ -61,6 +62,7 @@ impl Announcer {
     /// # Errors
     /// An address is not one.
     pub fn start(
+        dialer: &Dialer,
         routers: &[String],
         info: &WorkerInfo,
         load: &watch::Receiver<WorkerLoad>,
@@ -69,7 +71,7 @@ impl Announcer {
         let mut tasks = JoinSet::new();
         let mut states = Vec::with_capacity(routers.len());
         for router in routers {
-            let channel = http2::channel(router)?;
+            let channel = dialer.channel(router)?;
             let (state, receiver) = watch::channel(Registration::Connecting { last_error: None });
             states.push(receiver);
             let task = Task {

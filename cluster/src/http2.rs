@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Endpoint, Server};
 
 use crate::ClusterError;
 
@@ -31,8 +31,6 @@ const _: () = assert!(
     MAX_STREAMS as u64 * (STREAM_WINDOW as u64) < CONNECTION_WINDOW as u64,
     "streams that nobody reads would stop the whole connection"
 );
-/// Time to connect.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest header block.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// Streams that a peer may cancel in one burst (a burst of client disconnects) before its connection
@@ -68,8 +66,6 @@ pub fn endpoint(address: &str) -> Result<Endpoint, ClusterError> {
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| refused())?;
     Ok(endpoint
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true)
@@ -77,12 +73,4 @@ pub fn endpoint(address: &str) -> Result<Endpoint, ClusterError> {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_max_concurrent_reset_streams(MAX_RESET_STREAMS))
-}
-
-/// A channel that connects when first used and again whenever its connection broke.
-///
-/// # Errors
-/// The address is not one.
-pub fn channel(address: &str) -> Result<Channel, ClusterError> {
-    Ok(endpoint(address)?.connect_lazy())
 }

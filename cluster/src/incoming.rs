@@ -5,23 +5,27 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::Request;
+use tonic::transport::server::Connected;
+
+use crate::stream::{Accept, Accepted, BoxStream};
 
 /// First bytes of every HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Time for them to arrive.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between looks at a connection that has sent a part of them, and after a failed accept.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Most connections that have not spoken yet; a newcomer takes the place of the oldest.
@@ -30,23 +34,44 @@ const MAX_SILENT: usize = 256;
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that counts against the limit until it is dropped.
-#[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    speaker: Speaker,
     _place: OwnedSemaphorePermit,
+}
+
+/// Who is at the other end of a connection; an extension of every request on it.
+#[derive(Debug, Clone, Default)]
+pub struct PeerInfo {
+    /// Its address, if it has one.
+    pub address: Option<SocketAddr>,
+}
+
+impl PeerInfo {
+    /// Who sent a request.
+    pub fn of<T>(request: &Request<T>) -> Option<&Self> {
+        request.extensions().get()
+    }
+}
+
+/// A connection that has said [`PREFACE`].
+struct Speaker {
+    stream: BoxStream,
+    peer: PeerInfo,
+    /// Bytes of the preface that the server has read again.
+    replayed: usize,
 }
 
 /// Accepts connections and yields those that speak HTTP/2, at most `limit` of them at a time; one
 /// over it is closed at once. Those that have not spoken yet take none of these places: there are at
 /// most `limit` and [`MAX_SILENT`] of them. Ends when the receiving stream is dropped.
-pub fn incoming(listener: TcpListener, limit: usize) -> ReceiverStream<io::Result<Connection>> {
+pub fn incoming(listener: impl Accept, limit: usize) -> ReceiverStream<io::Result<Connection>> {
     let (accepted, receiver) = mpsc::channel(16);
     tokio::spawn(accept(listener, limit, accepted));
     ReceiverStream::new(receiver)
 }
 
 async fn accept(
-    listener: TcpListener,
+    mut listener: impl Accept,
     limit: usize,
     accepted: mpsc::Sender<io::Result<Connection>>,
 ) {
@@ -56,19 +81,19 @@ async fn accept(
     loop {
         tokio::select! {
             () = accepted.closed() => return,
-            stream = silent.speaks() => {
+            speaker = silent.speaks() => {
                 let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                     if let Some(count) = refused.count() {
                         tracing::warn!(limit, count, "connections refused: too many are open");
                     }
                     continue;
                 };
-                let connection = Connection { stream, _place: place };
+                let connection = Connection { speaker, _place: place };
                 // The server has ended if nobody receives: the connection is closed.
                 let _ = accepted.send(Ok(connection)).await;
             }
-            result = listener.accept() => match result {
-                Ok((stream, _)) => silent.add(stream),
+            result = listener.next_connection() => match result {
+                Ok(accepted) => silent.add(accepted),
                 // Out of file descriptors, or the peer is gone already: the listener lives on.
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
@@ -82,7 +107,7 @@ async fn accept(
 /// Connections that have not spoken yet.
 struct Silent {
     limit: usize,
-    waiting: JoinSet<Option<TcpStream>>,
+    waiting: JoinSet<Option<Speaker>>,
     /// Oldest first; some may have ended.
     order: VecDeque<AbortHandle>,
     dropped: Warnings,
@@ -99,7 +124,7 @@ impl Silent {
     }
 
     /// Adds one, if need be in the place of the oldest.
-    fn add(&mut self, stream: TcpStream) {
+    fn add(&mut self, accepted: Accepted) {
         self.order.retain(|handle| !handle.is_finished());
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
@@ -111,17 +136,18 @@ impl Silent {
             }
         }
         let handle = self.waiting.spawn(async move {
-            let spoke = tokio::time::timeout(PREFACE_TIMEOUT, speaks_http2(&stream)).await;
-            (spoke == Ok(true) && stream.set_nodelay(true).is_ok()).then_some(stream)
+            tokio::time::timeout(PREFACE_TIMEOUT, hear(accepted))
+                .await
+                .unwrap_or(None)
         });
         self.order.push_back(handle);
     }
 
     /// The next one that speaks HTTP/2. Cancel-safe.
-    async fn speaks(&mut self) -> TcpStream {
+    async fn speaks(&mut self) -> Speaker {
         loop {
             match self.waiting.join_next().await {
-                Some(Ok(Some(stream))) => return stream,
+                Some(Ok(Some(speaker))) => return speaker,
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -152,26 +178,34 @@ impl Warnings {
     }
 }
 
-async fn speaks_http2(stream: &TcpStream) -> bool {
+/// Waits for the preface; `None` if anything else comes.
+async fn hear(accepted: Accepted) -> Option<Speaker> {
+    let Accepted {
+        mut stream,
+        address,
+    } = accepted;
     let mut seen = [0; PREFACE.len()];
-    loop {
-        match stream.peek(&mut seen).await {
-            Ok(count) if count > 0 && PREFACE.starts_with(&seen[..count]) => {
-                if count == PREFACE.len() {
-                    return true;
-                }
+    let mut count = 0;
+    while count < PREFACE.len() {
+        match stream.read(&mut seen[count..]).await {
+            Ok(read) if read > 0 && PREFACE[count..].starts_with(&seen[count..count + read]) => {
+                count += read;
             }
-            _ => return false,
+            _ => return None,
         }
-        tokio::time::sleep(PAUSE).await;
     }
+    Some(Speaker {
+        stream,
+        peer: PeerInfo { address },
+        replayed: 0,
+    })
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = PeerInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> PeerInfo {
+        self.speaker.peer.clone()
     }
 }
 
@@ -181,7 +215,15 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let speaker = &mut self.speaker;
+        let again = &PREFACE[speaker.replayed..];
+        if !again.is_empty() {
+            let count = again.len().min(buffer.remaining());
+            buffer.put_slice(&again[..count]);
+            speaker.replayed += count;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut speaker.stream).poll_read(context, buffer)
     }
 }
 
@@ -191,15 +233,15 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        Pin::new(&mut self.speaker.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(&mut self.speaker.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(&mut self.speaker.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -207,10 +249,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+        Pin::new(&mut self.speaker.stream).poll_write_vectored(context, buffers)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.speaker.stream.is_write_vectored()
     }
 }

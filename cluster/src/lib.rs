@@ -10,6 +10,7 @@
 mod announce;
 mod backoff;
 mod connection;
+mod dialer;
 mod error;
 mod etcd;
 pub mod http2;
@@ -17,6 +18,7 @@ mod incoming;
 mod membership;
 mod registry;
 mod static_list;
+mod stream;
 mod table;
 
 #[cfg(test)]
@@ -24,10 +26,12 @@ mod tests;
 
 pub use announce::{Announcer, Registration};
 pub use backoff::Backoff;
+pub use dialer::Dialer;
 pub use error::ClusterError;
 pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration};
-pub use incoming::incoming;
+pub use incoming::{Connection, PeerInfo, incoming};
 pub use membership::{CheckWorker, Membership};
 pub use registry::Registry;
 pub use static_list::{MAX_STATIC_WORKERS, StaticList};
+pub use stream::{Accept, Accepted, Accepting, BoxStream, ByteStream};
 pub use table::{MAX_MEMBERS, Member, MemberKey, MemberTable};

@@ -8,6 +8,7 @@ use baton_proto::domain::WorkerInfo;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::dialer::Dialer;
 use crate::etcd::{EtcdOptions, Standing, keep_members};
 use crate::registry::Registry;
 use crate::static_list::{StaticList, watch_worker};
@@ -41,11 +42,11 @@ impl Membership {
     }
 
     /// This process goes to the workers of a list. Needs a tokio runtime.
-    pub fn static_list(list: StaticList) -> Self {
+    pub fn static_list(list: StaticList, dialer: &Dialer) -> Self {
         let writer = TableWriter::new();
         let mut watchers = JoinSet::new();
         for address in list.into_addresses() {
-            watchers.spawn(watch_worker(address, Arc::clone(&writer)));
+            watchers.spawn(watch_worker(address, dialer.clone(), Arc::clone(&writer)));
         }
         Self {
             writer,
@@ -56,12 +57,13 @@ impl Membership {
     }
 
     /// This process reads of workers in etcd and goes to them. Needs a tokio runtime.
-    pub fn etcd(options: EtcdOptions) -> Self {
+    pub fn etcd(options: EtcdOptions, dialer: &Dialer) -> Self {
         let writer = TableWriter::new();
         let standing = Arc::new(Standing::new());
         let mut watchers = JoinSet::new();
         watchers.spawn(keep_members(
             options,
+            dialer.clone(),
             Arc::clone(&writer),
             Arc::clone(&standing),
         ));

@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use crate::ClusterError;
 use crate::backoff::Backoff;
 use crate::connection::Connection;
+use crate::dialer::Dialer;
 use crate::http2;
 use crate::table::{Entry, TableWriter};
 
@@ -67,8 +68,8 @@ impl StaticList {
 }
 
 /// Keeps one worker of the list in the table while it answers.
-pub(crate) async fn watch_worker(address: String, writer: Arc<TableWriter>) {
-    let Ok(channel) = http2::channel(&address) else {
+pub(crate) async fn watch_worker(address: String, dialer: Dialer, writer: Arc<TableWriter>) {
+    let Ok(channel) = dialer.channel(&address) else {
         return;
     };
     let mut connection = Connection::new(&address, channel);

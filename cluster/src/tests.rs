@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::{
-    Announcer, CheckWorker, ClusterError, MemberTable, Membership, Registration, StaticList, http2,
+    Announcer, CheckWorker, ClusterError, Dialer, MemberTable, Membership, Registration, StaticList, http2,
     incoming,
 };
 
@@ -164,7 +164,7 @@ impl FakeRouter {
 fn announce(router: &str, info: &WorkerInfo) -> (Announcer, watch::Sender<WorkerLoad>) {
     let (load, receiver) = watch::channel(load(0));
     (
-        Announcer::start(&[router.to_owned()], info, &receiver).unwrap(),
+        Announcer::start(&Dialer::plain(), &[router.to_owned()], info, &receiver).unwrap(),
         load,
     )
 }
@@ -296,7 +296,7 @@ async fn dsc_06_a_worker_restarted_before_its_end_is_noticed_comes_back() {
 #[tokio::test]
 async fn dsc_06_a_worker_that_lost_its_address_is_told_who_has_it() {
     let router = FakeRouter::fits_all().await;
-    let mut client = RegistryServiceClient::new(http2::channel(&router.address).unwrap());
+    let mut client = RegistryServiceClient::new(Dialer::plain().channel(&router.address).unwrap());
     let (messages, stream) = tokio::sync::mpsc::channel(8);
     let first = v1::RegisterRequest {
         message: Some(Message::Info(info("d-0", 1, "h:1").into())),
@@ -357,7 +357,7 @@ async fn dsc_09_a_registration_opened_again_survives_the_end_of_the_one_before()
 #[tokio::test]
 async fn sec_07_forged_registrations_are_refused() {
     let router = FakeRouter::fits_all().await;
-    let mut client = RegistryServiceClient::new(http2::channel(&router.address).unwrap());
+    let mut client = RegistryServiceClient::new(Dialer::plain().channel(&router.address).unwrap());
     for id in ["../x", "a/b", ""] {
         let forged = v1::WorkerInfo {
             worker_id: id.into(),
@@ -387,7 +387,7 @@ async fn sec_07_forged_registrations_are_refused() {
 #[tokio::test]
 async fn rte_08_absurd_load_is_counted_and_the_last_good_one_kept() {
     let router = FakeRouter::fits_all().await;
-    let mut client = RegistryServiceClient::new(http2::channel(&router.address).unwrap());
+    let mut client = RegistryServiceClient::new(Dialer::plain().channel(&router.address).unwrap());
     let absurd = v1::WorkerLoad {
         queued: u32::MAX,
         ..load(1).into()
@@ -553,7 +553,8 @@ async fn dsc_07_a_listed_worker_is_known_by_what_answers_now() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap().to_string();
     let (process, load_sender) = serve_worker(listener, info("d-0", 1, "elsewhere:1"));
-    let membership = Membership::static_list(StaticList::new(vec![address.clone()]).unwrap());
+    let list = StaticList::new(vec![address.clone()]).unwrap();
+    let membership = Membership::static_list(list, &Dialer::plain());
     let mut table = membership.table();
     soon("found", table.wait_for(|table| has(table, "d-0", 1)))
         .await

@@ -76,6 +76,7 @@ impl Role for DecodeWorker {
             credit_bytes: CREDIT_BYTES,
             // A peer that leaves half a pool behind must not get another chance to write it itself.
             quarantine_cap_pages: (region.layout.pages / 2).max(1),
+            network: Arc::clone(&options.network),
         };
         let KvRegion {
             layout,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 use baton_kv_transfer::{
+    Tcp,
     Identity, Outcome, PageProgress, Receiver, ReceiverOptions, Reservation, Sender, SenderOptions,
     TransportChoice, host_id, shared_memory,
 };
@@ -79,6 +80,7 @@ async fn sides(transports: TransportChoice, folder: &std::path::Path) -> Sides {
         lease: timeout,
         credit_bytes: 16 << 20,
         quarantine_cap_pages: PAGES,
+        network: Arc::new(Tcp),
     };
     let receiver = Receiver::bind(identity(1), layout(), memory, Some(target), options)
         .await
@@ -87,6 +89,7 @@ async fn sides(transports: TransportChoice, folder: &std::path::Path) -> Sides {
         transports,
         connect_timeout: timeout,
         progress_timeout: timeout,
+        network: Arc::new(Tcp),
     };
     Sides {
         receiver,

@@ -34,6 +34,7 @@ mod counters;
 mod error;
 mod frame;
 mod identity;
+mod network;
 mod page_access;
 mod progress;
 mod read_buffer;
@@ -52,6 +53,7 @@ pub use frame::{
     PagesHead, Welcome, decode_frame, decode_hello,
 };
 pub use identity::{Identity, TransportChoice, host_id};
+pub use network::{DataStream, Listen, Network, Opening, Tcp};
 pub use progress::PageProgress;
 pub use receive::{Incoming, Outcome, Receiver, ReceiverOptions, Reservation};
 pub use send::{Outgoing, Sender, SenderOptions, TransferStats};

@@ -50,7 +50,7 @@ impl ReadBuffer {
     /// Reads more behind what is there. `Ok(0)` is the end of the stream.
     pub(crate) fn poll_fill(
         &mut self,
-        socket: &Socket,
+        socket: &mut Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.make_room();
@@ -64,7 +64,7 @@ impl ReadBuffer {
     /// Returns the bytes for `place`; 0 is the end of the stream.
     pub(crate) fn poll_through(
         &mut self,
-        socket: &Socket,
+        socket: &mut Socket,
         cx: &mut Context<'_>,
         place: &mut [u8],
     ) -> Poll<io::Result<usize>> {

@@ -72,6 +72,7 @@ impl Role for PrefillWorker {
             transports: options.transports,
             connect_timeout: CONNECT_TIMEOUT,
             progress_timeout: options.transfer_lease,
+            network: Arc::clone(&options.network),
         };
         let sender = Sender::new(identity, region.layout, region.memory, settings);
         Ok(Self {

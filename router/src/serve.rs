@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{CheckWorker, Membership, http2, incoming};
+use baton_cluster::{Accept, CheckWorker, Dialer, Membership, http2, incoming};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
 use baton_proto::v1::inference_service_server::InferenceServiceServer;
 use rand::Rng as _;
-use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
@@ -42,7 +41,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Puts the parts together.
+    /// Puts the parts together. Workers are reached through `dialer`.
     ///
     /// # Errors
     /// A setting out of range.
@@ -50,10 +49,16 @@ impl Router {
         config: RouterConfig,
         model: ServedModel,
         membership: Membership,
+        dialer: Dialer,
     ) -> Result<Self, ConfigError> {
         let config = config.validate()?;
         let counters = Arc::new(Counters::default());
-        let directory = Directory::new(model.clone(), membership.table(), Arc::clone(&counters));
+        let directory = Directory::new(
+            model.clone(),
+            membership.table(),
+            dialer,
+            Arc::clone(&counters),
+        );
         let shared = Shared {
             gate: Gate::new("a place", config.max_running, config.max_waiting),
             clients: Clients::new(config.max_per_client),
@@ -76,7 +81,7 @@ impl Router {
     /// The transport failed.
     pub async fn serve(
         self,
-        listener: TcpListener,
+        listener: impl Accept,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
         let (reporter, health) = health().await;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use baton_cluster::{EtcdOptions, EtcdPassword, Membership, StaticList};
+use baton_cluster::{Dialer, EtcdOptions, EtcdPassword, Membership, StaticList};
 
 use crate::args::{EtcdArgs, RouterArgs, WorkerArgs};
 use crate::exit::Failure;
@@ -39,7 +39,10 @@ impl<'a> How<'a> {
 }
 
 /// The router's membership.
-pub(super) async fn of_router(args: &RouterArgs) -> Result<Membership, Failure> {
+pub(super) async fn of_router(
+    args: &RouterArgs,
+    dialer: &Dialer,
+) -> Result<Membership, Failure> {
     let how = args.membership.as_deref().unwrap_or("embedded");
     match How::parse(how)? {
         How::Embedded => Ok(Membership::embedded()),
@@ -47,9 +50,9 @@ pub(super) async fn of_router(args: &RouterArgs) -> Result<Membership, Failure> 
             let wrong = |error: String| Failure::usage(format!("--membership {how}: {error}"));
             let text = small_file::read(Path::new(path), MAX_LIST_BYTES).map_err(wrong)?;
             let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
-            Ok(Membership::static_list(list))
+            Ok(Membership::static_list(list, dialer))
         }
-        How::Etcd(endpoints) => Ok(Membership::etcd(etcd(endpoints, &args.etcd).await?)),
+        How::Etcd(endpoints) => Ok(Membership::etcd(etcd(endpoints, &args.etcd).await?, dialer)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use baton_cluster::Dialer;
 use baton_model_file::ModelFile;
 use baton_router::{Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
@@ -20,7 +21,8 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         Failure::usage("--model PATH is needed: the router reads its tokenizer and metadata")
     })?;
     let model = read_model(model)?;
-    let membership = membership::of_router(&args).await?;
+    let dialer = Dialer::plain();
+    let membership = membership::of_router(&args, &dialer).await?;
     let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
     let address = socket_address("--listen", listen)?;
     let listener = TcpListener::bind(address)
@@ -30,7 +32,7 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .local_addr()
         .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
     let name = model.name().to_owned();
-    let router = Router::new(config, model, membership)
+    let router = Router::new(config, model, membership, dialer)
         .map_err(|error| Failure::usage(error.to_string()))?;
     tracing::info!("router for {name} listens on {address}");
     tell_ready(&format!("role=router grpc={address}"));

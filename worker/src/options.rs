@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::EtcdOptions;
+use baton_cluster::{Dialer, EtcdOptions};
 use baton_engine::Isa;
 use baton_kv_cache::KvDtype;
-use baton_kv_transfer::TransportChoice;
+use baton_kv_transfer::{Network, Tcp, TransportChoice};
 use baton_proto::ids::WorkerId;
 
 use crate::WorkerError;
@@ -84,6 +85,10 @@ pub struct WorkerOptions {
     pub transfer_advertise: Option<String>,
     /// Time without progress after which a transfer fails.
     pub transfer_lease: Duration,
+    /// Makes and takes the data plane's tcp connections.
+    pub network: Arc<dyn Network>,
+    /// Reaches routers.
+    pub dialer: Dialer,
     /// Folder for Unix sockets.
     pub runtime_dir: PathBuf,
     /// Longest time that running requests get to end after shutdown was asked for.
@@ -116,6 +121,8 @@ impl WorkerOptions {
             transfer_listen: any,
             transfer_advertise: None,
             transfer_lease: Duration::from_secs(5),
+            network: Arc::new(Tcp),
+            dialer: Dialer::plain(),
             runtime_dir: std::env::temp_dir(),
             drain_limit: Duration::from_secs(30),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::{Announcer, EtcdRegistration, Registration as State};
+use baton_cluster::{Announcer, Dialer, EtcdRegistration, Registration as State};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -63,6 +63,7 @@ impl Registration {
     pub(crate) fn start<R: Role>(
         role: &Arc<R>,
         membership: &Membership,
+        dialer: &Dialer,
     ) -> Result<Self, WorkerError> {
         let router = match membership {
             Membership::Router(router) => router,
@@ -86,7 +87,7 @@ impl Registration {
             }
         });
         let routers = std::slice::from_ref(router);
-        let announcer = Announcer::start(routers, role.worker().info(), &reader)?;
+        let announcer = Announcer::start(dialer, routers, role.worker().info(), &reader)?;
         // One router, hence one state.
         let state = announcer.states()[0].clone();
         let drain = announcer.drain_requested();

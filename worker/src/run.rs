@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_cluster::Accept;
 use baton_kv_transfer::host_id;
 use baton_proto::domain::WorkerInfo;
 use baton_proto::ids::Incarnation;
@@ -57,7 +58,7 @@ pub enum Source {
 /// A worker that has its address but no model yet.
 pub struct BoundWorker {
     options: WorkerOptions,
-    listener: TcpListener,
+    listener: Box<dyn Accept>,
     address: SocketAddr,
 }
 
@@ -77,7 +78,24 @@ impl BoundWorker {
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self {
             options,
-            listener,
+            listener: Box::new(listener),
+            address,
+        })
+    }
+
+    /// Checks the options and takes connections from a listener of any kind, which is bound to `address`.
+    ///
+    /// # Errors
+    /// An option out of range.
+    pub fn over(
+        options: WorkerOptions,
+        listener: impl Accept,
+        address: SocketAddr,
+    ) -> Result<Self, WorkerError> {
+        options.validate()?;
+        Ok(Self {
+            options,
+            listener: Box::new(listener),
             address,
         })
     }
@@ -135,7 +153,7 @@ impl BoundWorker {
         let role = Arc::new(assemble::<R>(equipment, &options, address).await?);
         slot.fill(role.clone());
 
-        let mut registration = Registration::start(&role, &options.membership)?;
+        let mut registration = Registration::start(&role, &options.membership, &options.dialer)?;
         let mut draining = role.worker().watch_drain();
         let outcome = loop {
             tokio::select! {

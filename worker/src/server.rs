@@ -3,10 +3,9 @@
 //! Health has three names: `live` from the start of the process, `ready` (and the empty name) while
 //! the worker may be placed. It must not know when that is.
 
-use baton_cluster::http2;
+use baton_cluster::{Accept, http2};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::v1::worker_service_server::WorkerServiceServer;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic_health::ServingStatus;
@@ -61,7 +60,7 @@ impl Health {
 
 /// Serves until `stop`, then lets open calls end.
 pub(crate) async fn serve<R: Role>(
-    listener: TcpListener,
+    listener: impl Accept,
     slot: Slot<R>,
     health: Health,
     stop: CancellationToken,

@@ -18,7 +18,7 @@ use super::key::Name;
 use super::standing::Standing;
 use crate::backoff::Backoff;
 use crate::connection::Connection;
-use crate::http2;
+use crate::dialer::Dialer;
 use crate::table::{Entry, MAX_MEMBERS, TableWriter};
 
 /// A candidate that is neither named nor answers is given up after this long.
@@ -26,6 +26,7 @@ const UNLISTED_GRACE: Duration = Duration::from_secs(10);
 
 /// All candidates. Dropping it ends their connections.
 pub(super) struct Candidates {
+    dialer: Dialer,
     writer: Arc<TableWriter>,
     standing: Arc<Standing>,
     known: HashMap<Name, Candidate>,
@@ -51,8 +52,13 @@ fn name(info: &WorkerInfo) -> Name {
 }
 
 impl Candidates {
-    pub(super) fn new(writer: Arc<TableWriter>, standing: Arc<Standing>) -> Self {
+    pub(super) fn new(
+        dialer: Dialer,
+        writer: Arc<TableWriter>,
+        standing: Arc<Standing>,
+    ) -> Self {
         Self {
+            dialer,
             writer,
             standing,
             known: HashMap::new(),
@@ -133,7 +139,8 @@ impl Candidates {
     fn follow(&mut self, info: WorkerInfo) -> Candidate {
         let (listed, receiver) = watch::channel(true);
         let (writer, standing) = (Arc::clone(&self.writer), Arc::clone(&self.standing));
-        let task = watch_candidate(info.clone(), receiver, writer, standing);
+        let dialer = self.dialer.clone();
+        let task = watch_candidate(info.clone(), receiver, dialer, writer, standing);
         let task = self.tasks.spawn(task);
         Candidate { info, listed, task }
     }
@@ -148,10 +155,11 @@ impl Candidates {
 async fn watch_candidate(
     info: WorkerInfo,
     mut listed: watch::Receiver<bool>,
+    dialer: Dialer,
     writer: Arc<TableWriter>,
     standing: Arc<Standing>,
 ) {
-    let Ok(channel) = http2::channel(&info.address) else {
+    let Ok(channel) = dialer.channel(&info.address) else {
         tracing::warn!(worker = %info.worker_id, address = info.address, "not an address");
         return;
     };

@@ -17,6 +17,7 @@ use super::options::EtcdOptions;
 use super::record;
 use super::session::{answered, connect};
 use super::standing::Standing;
+use crate::dialer::Dialer;
 use crate::ClusterError;
 use crate::backoff::Backoff;
 use crate::table::{MAX_MEMBERS, TableWriter};
@@ -39,12 +40,13 @@ const MAX_TOLD: usize = 1024;
 /// Follows etcd for as long as the router lives.
 pub(crate) async fn keep_members(
     options: EtcdOptions,
+    dialer: Dialer,
     writer: Arc<TableWriter>,
     standing: Arc<Standing>,
 ) {
     let mut listing = Listing {
         options,
-        candidates: Candidates::new(writer, Arc::clone(&standing)),
+        candidates: Candidates::new(dialer, writer, Arc::clone(&standing)),
         standing,
         told: HashSet::new(),
         // The first answer is news.

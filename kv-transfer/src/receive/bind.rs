@@ -7,10 +7,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 
 use super::ReceiverOptions;
 use crate::error::TransferError;
+use crate::network::Listen;
 
 /// Most sockets that one sweep asks.
 const MAX_SWEPT: usize = 4096;
@@ -69,12 +70,13 @@ fn is_dead(path: &Path) -> bool {
 
 pub(super) async fn bind_tcp(
     options: &ReceiverOptions,
-) -> Result<(TcpListener, String), TransferError> {
+) -> Result<(Box<dyn Listen>, String), TransferError> {
     let failed = |error: io::Error| TransferError::Bind {
         address: options.listen.to_string(),
         detail: error.to_string(),
     };
-    let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
+    let listener = options.network.listen(options.listen);
+    let listener = listener.await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let address = match &options.advertise {
         Some(host) => advertised(host, bound.port()),

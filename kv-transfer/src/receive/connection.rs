@@ -148,14 +148,14 @@ impl Connection {
             Input::Frames => match self.buffer.next_frame() {
                 Ok(Some(decoded)) => self.hear(decoded),
                 Ok(None) => {
-                    if ready!(self.buffer.poll_fill(&self.socket, cx))? == 0 {
+                    if ready!(self.buffer.poll_fill(&mut self.socket, cx))? == 0 {
                         self.input = Input::End;
                     }
                 }
                 Err(error) => self.deafen(error),
             },
             Input::Landing(landing) => {
-                let (table, source) = (&self.table, (&self.socket, &mut self.buffer));
+                let (table, source) = (&self.table, (&mut self.socket, &mut self.buffer));
                 let step =
                     landing.poll_step(source, &self.attempt, &table.memory, &table.counters, cx);
                 match ready!(step)? {
@@ -174,7 +174,7 @@ impl Connection {
             }
             Input::Skip(missing) => {
                 let empty = self.buffer.filled().is_empty();
-                if empty && ready!(self.buffer.poll_fill(&self.socket, cx))? == 0 {
+                if empty && ready!(self.buffer.poll_fill(&mut self.socket, cx))? == 0 {
                     self.input = Input::End;
                     return Poll::Ready(Ok(()));
                 }
@@ -187,7 +187,7 @@ impl Connection {
             }
             Input::Deaf => {
                 self.buffer.consume(usize::MAX);
-                if ready!(self.buffer.poll_fill(&self.socket, cx))? == 0 {
+                if ready!(self.buffer.poll_fill(&mut self.socket, cx))? == 0 {
                     self.input = Input::End;
                 }
             }
@@ -310,8 +310,15 @@ impl Connection {
 
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let output = &mut self.output;
-        if output.said == output.bytes.len() || output.broken {
+        if output.broken {
             return Poll::Pending;
+        }
+        if output.said == output.bytes.len() {
+            if !self.socket.is_unflushed() {
+                return Poll::Pending;
+            }
+            output.broken = ready!(self.socket.poll_flush(cx)).is_err();
+            return Poll::Ready(());
         }
         match ready!(
             self.socket

@@ -62,7 +62,7 @@ impl Landing {
     /// Takes what the buffer holds, else what the socket gives.
     pub(crate) fn poll_step(
         &mut self,
-        source: (&Socket, &mut ReadBuffer),
+        source: (&mut Socket, &mut ReadBuffer),
         attempt: &OpenAttempt,
         memory: &PageMemory,
         counters: &Counters,

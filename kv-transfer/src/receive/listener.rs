@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_proto::domain::Transport;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -14,6 +14,7 @@ use super::table::{SocketFacts, Table};
 use crate::counters::add;
 use crate::error::Refusal;
 use crate::frame::{Frame, Hello};
+use crate::network::{DataStream, Listen, Opening};
 use crate::read_buffer::ReadBuffer;
 use crate::shm::SharedMemory;
 use crate::socket::Socket;
@@ -22,23 +23,23 @@ use crate::socket::Socket;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) enum Listener {
-    Tcp(TcpListener),
+    Tcp(Box<dyn Listen>),
     Unix(UnixListener, Arc<SharedMemory>),
 }
 
 impl Listener {
     /// Accepts until dropped.
-    pub(crate) async fn run(self, table: Arc<Table>) {
+    pub(crate) async fn run(mut self, table: Arc<Table>) {
         let mut handshakes = Handshakes::default();
         loop {
             match self.accept().await {
-                Ok((socket, facts)) => {
+                Ok((opening, facts)) => {
                     let memory = match &self {
                         Self::Unix(_, memory) => Some(Arc::clone(memory)),
                         Self::Tcp(_) => None,
                     };
                     let place = handshakes.enter().await;
-                    tokio::spawn(serve(Arc::clone(&table), socket, facts, memory, place));
+                    tokio::spawn(serve(Arc::clone(&table), opening, facts, memory, place));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "data connection not accepted");
@@ -48,16 +49,15 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(Socket, SocketFacts)> {
+    async fn accept(&mut self) -> io::Result<(Opening<'static, DataStream>, SocketFacts)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                let opening = listener.accept().await?;
                 let facts = SocketFacts {
                     transport: Transport::Tcp,
                     same_user: false,
                 };
-                Ok((Socket::Tcp(stream), facts))
+                Ok((opening, facts))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
@@ -66,7 +66,8 @@ impl Listener {
                     transport: Transport::Shm,
                     same_user,
                 };
-                Ok((Socket::Unix(stream), facts))
+                let socket = DataStream(Socket::Unix(stream));
+                Ok((Box::pin(async { Ok(socket) }), facts))
             }
         }
     }
@@ -74,20 +75,29 @@ impl Listener {
 
 async fn serve(
     table: Arc<Table>,
-    socket: Socket,
+    opening: Opening<'static, DataStream>,
     facts: SocketFacts,
     memory: Option<Arc<SharedMemory>>,
     mut place: Place,
 ) {
+    let mut socket = match place.hold(opening).await {
+        Some(Ok(stream)) => stream.0,
+        failed => {
+            if let Some(Err(error)) = failed {
+                tracing::debug!(%error, "data connection not opened");
+            }
+            return add(&table.counters.handshakes_abandoned, 1);
+        }
+    };
     let mut buffer = ReadBuffer::new();
-    let hello = match place.hold(read_hello(&socket, &mut buffer)).await {
+    let hello = match place.hold(read_hello(&mut socket, &mut buffer)).await {
         Some(Ok(Some(hello))) => hello,
-        Some(Ok(None)) => return refuse(&table, &socket, &mut place, Refusal::Malformed).await,
+        Some(Ok(None)) => return refuse(&table, &mut socket, &mut place, Refusal::Malformed).await,
         Some(Err(_)) | None => return add(&table.counters.handshakes_abandoned, 1),
     };
     let attempt = match table.admit(Instant::now().into_std(), &hello, facts) {
         Ok(attempt) => attempt,
-        Err(refusal) => return refuse(&table, &socket, &mut place, refusal).await,
+        Err(refusal) => return refuse(&table, &mut socket, &mut place, refusal).await,
     };
     drop(place);
     let attached = memory.filter(|_| hello.wants_memory);
@@ -112,7 +122,7 @@ async fn serve(
 }
 
 /// The first frame; `None` if it is anything but a Hello.
-async fn read_hello(socket: &Socket, buffer: &mut ReadBuffer) -> io::Result<Option<Hello>> {
+async fn read_hello(socket: &mut Socket, buffer: &mut ReadBuffer) -> io::Result<Option<Hello>> {
     loop {
         match buffer.next_frame() {
             Ok(Some(decoded)) => match decoded.frame {
@@ -129,7 +139,7 @@ async fn read_hello(socket: &Socket, buffer: &mut ReadBuffer) -> io::Result<Opti
     }
 }
 
-async fn refuse(table: &Table, socket: &Socket, place: &mut Place, refusal: Refusal) {
+async fn refuse(table: &Table, socket: &mut Socket, place: &mut Place, refusal: Refusal) {
     tracing::debug!(%refusal, "handshake refused");
     table.counters.count_refusal(&refusal);
     let words = Frame::Refused(refusal).encode(0);

@@ -33,6 +33,7 @@ use table::Table;
 use crate::counters::Counters;
 use crate::error::TransferError;
 use crate::identity::{Identity, TransportChoice};
+use crate::network::Network;
 use crate::page_access::PageMemory;
 use crate::shm::SharedMemory;
 
@@ -56,6 +57,8 @@ pub struct ReceiverOptions {
     pub credit_bytes: usize,
     /// Most pages in quarantine per peer before it falls back to tcp.
     pub quarantine_cap_pages: u32,
+    /// Takes the connections of the tcp transport.
+    pub network: Arc<dyn Network>,
 }
 
 /// The receiving side of one process: listeners and open attempts. Dropping it closes all.

@@ -74,7 +74,7 @@ impl Connection {
             self.fill();
             let may_write = self.attempt.may_write();
             // While words wait to be written, silence is not ours to break.
-            let wake_at = self.attempt.wake_at(!self.outbox.is_empty());
+            let wake_at = self.attempt.wake_at(self.has_output());
             tokio::select! {
                 biased;
                 command = commands.recv(), if !deserted => {
@@ -105,7 +105,7 @@ impl Connection {
             }
             let said = std::future::poll_fn(|cx| {
                 loop {
-                    if self.outbox.is_empty() {
+                    if !self.has_output() {
                         return Poll::Ready(());
                     }
                     match self.poll_output(cx) {
@@ -229,7 +229,7 @@ impl Connection {
                     }
                     moved = true;
                 }
-                Ok(None) => match self.link.buffer.poll_fill(&self.link.socket, cx)? {
+                Ok(None) => match self.link.buffer.poll_fill(&mut self.link.socket, cx)? {
                     Poll::Ready(0) => {
                         return Poll::Ready(Err(io::Error::other("closed by the receiver")));
                     }
@@ -245,7 +245,7 @@ impl Connection {
                 return Poll::Ready(Ok(()));
             }
         }
-        if !self.outbox.is_empty() {
+        if self.has_output() {
             match self.poll_output(cx)? {
                 Poll::Ready(()) => moved = true,
                 Poll::Pending => {}
@@ -258,10 +258,17 @@ impl Connection {
         }
     }
 
+    fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || self.link.socket.is_unflushed()
+    }
+
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.outbox.is_empty() {
+            return self.link.socket.poll_flush(cx);
+        }
         match self
             .outbox
-            .poll_write(&self.link.socket, &self.memory, &self.gate, cx)?
+            .poll_write(&mut self.link.socket, &self.memory, &self.gate, cx)?
         {
             Poll::Ready(Ok(payload)) => {
                 if payload > 0 {

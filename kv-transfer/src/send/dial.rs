@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton_kv_cache::KvLayout;
 use baton_proto::domain::{Grant, TransferEndpoint, Transport};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use super::peers::Peers;
 use super::reachable::objection;
@@ -17,6 +17,7 @@ use crate::counters::{Counters, add};
 use crate::error::{Refusal, TransferError};
 use crate::frame::{AttemptKey, Frame, Hello, Welcome};
 use crate::identity::{Identity, TransportChoice};
+use crate::network::Network;
 use crate::read_buffer::ReadBuffer;
 use crate::shm::PeerMemory;
 use crate::socket::Socket;
@@ -36,6 +37,7 @@ pub(crate) struct Dialer {
     pub(crate) layout: KvLayout,
     pub(crate) transports: TransportChoice,
     pub(crate) timeout: Duration,
+    pub(crate) network: Arc<dyn Network>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -54,7 +56,8 @@ impl From<io::Error> for Miss {
 }
 
 /// Connects to the first address of `host:port` that a receiver can be at.
-async fn connect(address: &str) -> Result<TcpStream, Miss> {
+async fn connect(network: &dyn Network, address: &str) -> Result<Socket, Miss> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let mut last = Miss::Endpoint("the name has no address".to_owned());
     for candidate in tokio::net::lookup_host(address).await? {
         if let Some(objection) = objection(candidate) {
@@ -63,8 +66,8 @@ async fn connect(address: &str) -> Result<TcpStream, Miss> {
             ));
             continue;
         }
-        match TcpStream::connect(candidate).await {
-            Ok(stream) => return Ok(stream),
+        match network.connect(host.to_owned(), candidate).await {
+            Ok(stream) => return Ok(stream.0),
             Err(error) => last = error.into(),
         }
     }
@@ -113,15 +116,14 @@ impl Dialer {
         if !self.transports.allows_tcp() {
             return Err(Miss::Endpoint("tcp is switched off here".to_owned()));
         }
-        let mut stream = connect(&endpoint.address).await?;
-        stream.set_nodelay(true)?;
-        stream.write_all(&self.hello(grant, false)).await?;
-        let (socket, mut buffer) = (Socket::Tcp(stream), ReadBuffer::new());
+        let mut socket = connect(&*self.network, &endpoint.address).await?;
+        socket.write_all(&self.hello(grant, false)).await?;
+        let mut buffer = ReadBuffer::new();
         let welcome = loop {
             if let Some(welcome) = self.answer(&mut buffer)? {
                 break welcome;
             }
-            if std::future::poll_fn(|cx| buffer.poll_fill(&socket, cx)).await? == 0 {
+            if std::future::poll_fn(|cx| buffer.poll_fill(&mut socket, cx)).await? == 0 {
                 return Err(Miss::Final(TransferError::lost(
                     "closed during the handshake",
                 )));

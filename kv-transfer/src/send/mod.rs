@@ -34,6 +34,7 @@ use crate::counters::{Counters, add};
 use crate::error::TransferError;
 use crate::frame::MAX_COMMIT_PAYLOAD_BYTES;
 use crate::identity::{Identity, TransportChoice};
+use crate::network::Network;
 use crate::page_access::PageMemory;
 use crate::progress::PageProgress;
 
@@ -45,7 +46,7 @@ const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(5);
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Settings of the sending side.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SenderOptions {
     /// Usable transports.
     pub transports: TransportChoice,
@@ -53,6 +54,8 @@ pub struct SenderOptions {
     pub connect_timeout: Duration,
     /// Time without progress after which an attempt fails.
     pub progress_timeout: Duration,
+    /// Makes the connections of the tcp transport.
+    pub network: Arc<dyn Network>,
 }
 
 /// The sending side of one process. What it knows of a receiver (credit, the mapping of its pool) is
@@ -93,6 +96,7 @@ impl Sender {
             layout,
             transports: options.transports,
             timeout: options.connect_timeout,
+            network: options.network,
             peers: Arc::default(),
             counters: Arc::default(),
         };

@@ -84,7 +84,7 @@ impl Outbox {
     /// Writes once. Returns the payload bytes among those written.
     pub(crate) fn poll_write(
         &mut self,
-        socket: &Socket,
+        socket: &mut Socket,
         memory: &PageMemory,
         gate: &Gate,
         cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl Outbox {
 
     fn write_slices(
         &self,
-        socket: &Socket,
+        socket: &mut Socket,
         memory: &PageMemory,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {

@@ -83,9 +83,9 @@ fn welcome(credit_bytes: u64) -> Frame {
 
 fn impatient() -> SenderOptions {
     SenderOptions {
-        transports: TransportChoice::Tcp,
         connect_timeout: Duration::from_millis(100),
         progress_timeout: Duration::from_millis(100),
+        ..sender_options(TransportChoice::Tcp)
     }
 }
 

@@ -6,6 +6,7 @@ mod faults;
 mod frames;
 mod handshake;
 mod hostile;
+mod network;
 mod progress;
 mod quarantine;
 mod raw;

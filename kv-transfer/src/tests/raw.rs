@@ -75,7 +75,7 @@ impl RawSender {
     }
 
     pub(super) async fn welcomed(&mut self, region_bytes: usize) -> Welcome {
-        if let Socket::Unix(stream) = &self.socket {
+        if let Socket::Unix(stream) = &mut self.socket {
             let mut words = [0; 512];
             let received = crate::shm::receive_with_memory(stream, &mut words);
             let (read, descriptor) = within("welcome", received).await.expect("welcome");
@@ -107,7 +107,7 @@ impl RawSender {
             if let Some(decoded) = self.buffer.next_frame().expect("frame") {
                 return Some(decoded.frame);
             }
-            let (buffer, socket) = (&mut self.buffer, &self.socket);
+            let (buffer, socket) = (&mut self.buffer, &mut self.socket);
             let read = within(
                 "read",
                 std::future::poll_fn(|cx| buffer.poll_fill(socket, cx)),
@@ -150,7 +150,7 @@ impl RawSender {
     }
 
     /// Whether the socket still takes words (the other side has not reset it).
-    pub(super) async fn alive(&self) -> bool {
+    pub(super) async fn alive(&mut self) -> bool {
         let words = Frame::KeepAlive(self.key).encode(0);
         std::future::poll_fn(|cx| self.socket.poll_write(cx, &[IoSlice::new(&words)]))
             .await

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
+    Tcp,
     Identity, Incoming, Outcome, PageProgress, Receiver, ReceiverOptions, Reservation, Sender,
     SenderOptions, SharedMemory, TransportChoice, host_id, shared_memory,
 };
@@ -113,6 +114,7 @@ pub(super) fn receiver_options(transports: TransportChoice, folder: &Path) -> Re
         lease: Duration::from_secs(5),
         credit_bytes: 8 << 20,
         quarantine_cap_pages: 64,
+        network: Arc::new(Tcp),
     }
 }
 
@@ -189,6 +191,7 @@ pub(super) fn sender_options(transports: TransportChoice) -> SenderOptions {
         transports,
         connect_timeout: Duration::from_secs(5),
         progress_timeout: Duration::from_secs(5),
+        network: Arc::new(Tcp),
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! It must not know workers.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use baton_cluster::PeerInfo;
 use baton_proto::v1;
 use baton_proto::v1::inference_service_server::InferenceService;
 use baton_proto::v1::tokenize_request::Input;
@@ -24,7 +26,7 @@ impl Inference {
         request: Request<v1::GenerateRequest>,
         ending: &mut Option<Ending>,
     ) -> Result<ResponseStream, RequestError> {
-        let client = self.0.clients.enter(request.remote_addr())?;
+        let client = self.0.clients.enter(address(&request))?;
         let given = time_given(request.metadata())?;
         let admitted = Admission::new(&self.0, given)
             .admit(request.into_inner(), client)
@@ -80,7 +82,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
-        let _client = self.0.clients.enter(request.remote_addr())?;
+        let _client = self.0.clients.enter(address(&request))?;
         let admission = Admission::new(&self.0, time_given(request.metadata())?);
         let request = request.into_inner();
         admission.check_model(&request.model)?;
@@ -95,7 +97,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeResponse>, Status> {
-        let _client = self.0.clients.enter(request.remote_addr())?;
+        let _client = self.0.clients.enter(address(&request))?;
         let given = time_given(request.metadata())?;
         let request = request.into_inner();
         let text = Admission::new(&self.0, given)
@@ -103,4 +105,9 @@ impl InferenceService for Inference {
             .await?;
         Ok(Response::new(v1::DetokenizeResponse { text }))
     }
+}
+
+/// Where a request came from.
+fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
+    PeerInfo::of(request).and_then(|peer| peer.address)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{Member, MemberKey, MemberTable};
+use baton_cluster::{Dialer, Member, MemberKey, MemberTable};
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -24,8 +24,9 @@ const PREFIXES: usize = 1 << 16;
 /// All workers. Placement is serialised here, so that a claim is seen by the next one.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    model: ServedModel,
+    pub(super) model: ServedModel,
     members: watch::Receiver<Arc<MemberTable>>,
+    pub(super) dialer: Dialer,
     pub(super) counters: Arc<Counters>,
     state: Mutex<State>,
 }
@@ -50,6 +51,7 @@ impl Directory {
     pub(crate) fn new(
         model: ServedModel,
         members: watch::Receiver<Arc<MemberTable>>,
+        dialer: Dialer,
         counters: Arc<Counters>,
     ) -> Self {
         let state = State {
@@ -60,6 +62,7 @@ impl Directory {
         Self {
             model,
             members,
+            dialer,
             counters,
             state: Mutex::new(state),
         }
@@ -93,14 +96,14 @@ impl Directory {
         let table = Arc::clone(&self.members.borrow());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&table, &state.table) {
-            state.update(table, &self.model, &self.counters);
+            state.update(table, self);
         }
         state
     }
 }
 
 impl State {
-    fn update(&mut self, table: Arc<MemberTable>, model: &ServedModel, counters: &Arc<Counters>) {
+    fn update(&mut self, table: Arc<MemberTable>, directory: &Directory) {
         // A worker that comes back under its key is the same process: what runs there still counts.
         self.workers
             .retain(|key, worker| table.get(key).is_some() || worker.in_flight() > 0);
@@ -110,7 +113,7 @@ impl State {
                 continue;
             }
             let info = Arc::clone(&member.info);
-            match Worker::new(key.clone(), info, model, Arc::clone(counters)) {
+            match Worker::new(key.clone(), info, directory) {
                 Ok(worker) => {
                     self.workers.insert(key.clone(), Arc::new(worker));
                 }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{ClusterError, MemberKey, http2};
+use baton_cluster::{ClusterError, MemberKey};
 use baton_proto::domain::WorkerInfo;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use super::breaker::Breaker;
+use super::directory::Directory;
 use crate::counters::Counters;
-use crate::model::ServedModel;
 
 /// One worker incarnation and this router's own record of it.
 #[derive(Debug)]
@@ -36,20 +36,19 @@ impl Worker {
     pub(super) fn new(
         key: MemberKey,
         info: Arc<WorkerInfo>,
-        model: &ServedModel,
-        counters: Arc<Counters>,
+        directory: &Directory,
     ) -> Result<Self, ClusterError> {
         Ok(Self {
             key,
             digest: info.fingerprint.digest(),
-            differing: model.differing_fields(&info.fingerprint),
-            channel: http2::channel(&info.address)?,
+            differing: directory.model.differing_fields(&info.fingerprint),
+            channel: directory.dialer.channel(&info.address)?,
             info,
             in_flight: AtomicU32::new(0),
             tokens: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             breaker: Mutex::default(),
-            counters,
+            counters: Arc::clone(&directory.counters),
         })
     }
 

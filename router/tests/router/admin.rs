@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_cluster::{Membership, StaticList};
+use baton_cluster::{Dialer, Membership, StaticList};
 use baton_proto::v1;
 use baton_router::{ConfigError, Router, RouterConfig};
 use tokio::net::TcpListener;
@@ -220,7 +220,7 @@ async fn a_static_list_serves_like_registrations() {
         .start("127.0.0.1:1", &board)
         .await;
     let list = StaticList::new(vec![prefill.address.clone(), decode.address.clone()]).unwrap();
-    let harness = Harness::start_with(config(), || Membership::static_list(list)).await;
+    let harness = Harness::start_with(config(), || Membership::static_list(list, &Dialer::plain())).await;
     until_ready(&harness, ServingStatus::Serving).await;
     soon("both are listed", async {
         while harness.list().await.workers.len() < 2 {
@@ -237,7 +237,12 @@ async fn a_static_list_serves_like_registrations() {
 async fn shutdown_lets_running_requests_end() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let router = Router::new(config(), MODEL.served.clone(), Membership::embedded()).unwrap();
+    let router = Router::new(
+        config(),
+        MODEL.served.clone(),
+        Membership::embedded(),
+        Dialer::plain(),
+    ).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(router.serve(listener, async {
         let _ = stopped.await;
@@ -246,7 +251,7 @@ async fn shutdown_lets_running_requests_end() {
     let _decode = Setup::decode("decode-0", endless())
         .start(&address, &board)
         .await;
-    let channel = baton_cluster::http2::channel(&address).unwrap();
+    let channel = Dialer::plain().channel(&address).unwrap();
     let mut client = v1::inference_service_client::InferenceServiceClient::new(channel.clone());
     let request = || by_ids(prompt_of(5), 100);
     let mut stream = soon("the worker is known", async {
@@ -288,7 +293,12 @@ fn settings_are_checked() {
         max_running: 0,
         ..RouterConfig::default()
     };
-    let error = Router::new(wrong, MODEL.served.clone(), Membership::embedded()).unwrap_err();
+    let error = Router::new(
+        wrong,
+        MODEL.served.clone(),
+        Membership::embedded(),
+        Dialer::plain(),
+    ).unwrap_err();
     let ConfigError::OutOfRange { field, .. } = error;
     assert_eq!(field, "max_running");
 }

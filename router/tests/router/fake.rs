@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton_cluster::{Announcer, http2, incoming};
+use baton_cluster::{Announcer, Dialer, http2, incoming};
 use baton_proto::domain::{
     Fingerprint, FinishReason, GeneratedToken, Grant, Ledger, PROTOCOL_VERSION, PageSlot,
     PromptLogprobs, SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
@@ -230,7 +230,7 @@ impl Setup {
         process.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             let _announcer =
-                announce.then(|| Announcer::start(&routers, &info, &load_receiver).unwrap());
+                announce.then(|| Announcer::start(&Dialer::plain(), &routers, &info, &load_receiver).unwrap());
             if hangs_up {
                 loop {
                     drop(listener.accept().await);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use baton_cluster::{Membership, http2};
+use baton_cluster::{Dialer, Membership};
 use baton_model_file::ModelFile;
 use baton_model_file::fixtures::TinyModel;
 use baton_proto::v1;
@@ -156,14 +156,14 @@ impl Harness {
         let address = listener.local_addr().unwrap().to_string();
         let process = Process::new();
         process.spawn(async move {
-            let router = Router::new(config, model, membership()).unwrap();
+            let router = Router::new(config, model, membership(), Dialer::plain()).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
             router
                 .serve(listener, std::future::pending())
                 .await
                 .unwrap();
         });
-        let channel = http2::channel(&address).unwrap();
+        let channel = Dialer::plain().channel(&address).unwrap();
         Self {
             address,
             board: Board::default(),
@@ -215,7 +215,7 @@ impl Harness {
 
     /// A client with a connection of its own.
     pub(crate) fn new_client(&self) -> InferenceServiceClient<Channel> {
-        InferenceServiceClient::new(http2::channel(&self.address).unwrap())
+        InferenceServiceClient::new(Dialer::plain().channel(&self.address).unwrap())
     }
 
     pub(crate) fn admin(&self) -> AdminServiceClient<Channel> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use baton_cluster::http2;
+use baton_cluster::{Dialer, http2};
 use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_model_file::fixtures::TinyModel;
@@ -616,7 +616,7 @@ async fn xfr_05_a_router_that_dies_between_the_legs_leaves_nothing() {
     let runtime = Runtime::new().unwrap();
     let channels = {
         let _inside = runtime.enter();
-        [&prefill, &decode].map(|node| http2::channel(&node.address.to_string()).unwrap())
+        [&prefill, &decode].map(|node| Dialer::plain().channel(&node.address.to_string()).unwrap())
     };
     hold_legs(&prefill, &decode, channels, &runtime).await;
     let started = Instant::now();
@@ -638,7 +638,7 @@ async fn xfr_05_a_router_that_falls_silent_between_the_legs_leaves_nothing() {
     let to_decode = Link::to(decode.address.to_string(), Weather::Clear).await;
     let channels = {
         let _inside = runtime.enter();
-        [&to_prefill, &to_decode].map(|link| http2::channel(link.address()).unwrap())
+        [&to_prefill, &to_decode].map(|link| Dialer::plain().channel(link.address()).unwrap())
     };
     hold_legs(&prefill, &decode, channels, &runtime).await;
     let started = Instant::now();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::http2;
+use baton_cluster::Dialer;
 use baton_kv_transfer::TransportChoice;
 use baton_model_file::fixtures::TinyModel;
 use baton_proto::domain::{WorkerInfo, WorkerLoad};
@@ -161,7 +161,7 @@ impl Node {
         };
         Self {
             address,
-            channel: http2::channel(&address.to_string()).expect("an address"),
+            channel: Dialer::plain().channel(&address.to_string()).expect("an address"),
             gate: wish.gate,
             stages,
             info: None,
