@@ -122,7 +122,7 @@ mod tests {
         let file = file("[status]\nconnect = \"file:1\"\nformat = \"json\"\n");
         let flags = StatusArgs {
             connect: Some("flag:2".into()),
-            format: None,
+            ..StatusArgs::default()
         };
         let merged = file.layer("status", &flags, &[]).expect("layers");
         assert_eq!(merged.connect.as_deref(), Some("flag:2"));

@@ -32,7 +32,7 @@ pub(crate) async fn run(args: GenerateArgs) -> Result<(), Failure> {
 
 async fn stream(args: &GenerateArgs, printer: &mut Printer) -> Result<(), StreamError> {
     let message = request(args)?;
-    let mut client = client::inference(args.connect.as_deref()).await?;
+    let mut client = client::inference(args.connect.as_deref(), &args.security).await?;
     let mut request = tonic::Request::new(message);
     if let Some(deadline_ms) = args.deadline_ms {
         request.set_timeout(Duration::from_millis(deadline_ms));

@@ -10,10 +10,12 @@ mod config;
 mod exit;
 mod generate;
 mod interrupts;
+mod keys;
 mod logs;
 mod progress;
 mod receipt;
 mod roles;
+mod security;
 mod small_file;
 mod status;
 mod up;
@@ -74,6 +76,7 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
         Command::Generate(args) => generate::run(file.layer("generate", &*args, &[PROMPTS])?).await,
         Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
         Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,
+        Command::Keys(args) => keys::run(&args),
         Command::Bench(bench) => match bench.command {
             BenchCommand::Serve(args) => {
                 bench::serve(file.layer("bench_serve", &*args, &[ARRIVALS])?).await

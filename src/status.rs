@@ -11,7 +11,7 @@ use crate::exit::Failure;
 
 /// Prints workers, roles, incarnations, queues and ledgers.
 pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
-    let mut client = client::admin(args.connect.as_deref()).await?;
+    let mut client = client::admin(args.connect.as_deref(), &args.security).await?;
     let response = client
         .list_workers(ListWorkersRequest {})
         .await
@@ -29,7 +29,7 @@ pub(crate) async fn drain(args: DrainArgs) -> Result<(), Failure> {
     let worker_id = args
         .worker
         .ok_or_else(|| Failure::usage("name the worker to drain, as `baton status` shows it"))?;
-    let mut client = client::admin(args.connect.as_deref()).await?;
+    let mut client = client::admin(args.connect.as_deref(), &args.security).await?;
     let request = DrainRequest {
         worker_id: worker_id.clone(),
     };

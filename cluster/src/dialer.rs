@@ -7,15 +7,18 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tower::Service;
 
 use crate::ClusterError;
 use crate::http2;
 use crate::stream::BoxStream;
+use crate::tls::{Plane, Tls};
 
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,6 +30,7 @@ type Opening = Pin<Box<dyn Future<Output = io::Result<BoxStream>> + Send>>;
 pub struct Dialer {
     connect: Arc<dyn Fn(String) -> Opening + Send + Sync>,
     timeout: Duration,
+    tls: Option<Tls>,
 }
 
 impl fmt::Debug for Dialer {
@@ -55,7 +59,15 @@ impl Dialer {
         Self {
             connect: Arc::new(move |address| Box::pin(connect(address))),
             timeout: CONNECT_TIMEOUT,
+            tls: None,
         }
+    }
+
+    /// Under TLS, if there is a CA to verify peers by.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<&Tls>) -> Self {
+        let tls = tls.filter(|tls| tls.knows_peers()).cloned();
+        Self { tls, ..self }
     }
 
     /// With another time to connect (the default is two seconds).
@@ -70,8 +82,8 @@ impl Dialer {
     /// # Errors
     /// The address is not one.
     pub fn channel(&self, address: &str) -> Result<Channel, ClusterError> {
-        let endpoint = http2::endpoint(address)?;
-        Ok(endpoint.connect_with_connector_lazy(self.connector()))
+        let endpoint = self.over(http2::endpoint(address)?);
+        Ok(endpoint.connect_with_connector_lazy(Connector(self.clone())))
     }
 
     /// A channel with an endpoint's own settings that is connected now.
@@ -79,30 +91,38 @@ impl Dialer {
     /// # Errors
     /// Nobody answers there.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, tonic::transport::Error> {
-        endpoint.connect_with_connector(self.connector()).await
+        let endpoint = self.over(endpoint.clone());
+        endpoint
+            .connect_with_connector(Connector(self.clone()))
+            .await
     }
 
-    fn connector(
-        &self,
-    ) -> impl tower::Service<
-        Uri,
-        Response = TokioIo<BoxStream>,
-        Error = io::Error,
-        Future = impl Future<Output = io::Result<TokioIo<BoxStream>>> + Send,
-    > + Send
-    + use<> {
-        let dialer = self.clone();
-        tower::service_fn(move |uri: Uri| {
-            let dialer = dialer.clone();
-            async move {
-                let address = uri.authority().map_or("", |authority| authority.as_str());
-                dialer.dial(address).await.map(TokioIo::new)
-            }
-        })
+    /// Requests name the scheme that they are made under; the connector, which knows TLS, is not asked
+    /// for it.
+    fn over(&self, endpoint: Endpoint) -> Endpoint {
+        let authority = endpoint.uri().authority().cloned();
+        let (Some(_), Some(authority)) = (&self.tls, authority) else {
+            return endpoint;
+        };
+        let origin = Uri::builder()
+            .scheme("https")
+            .authority(authority)
+            .path_and_query("/");
+        match origin.build() {
+            Ok(origin) => endpoint.origin(origin),
+            Err(_) => endpoint,
+        }
     }
 
     async fn dial(&self, address: &str) -> io::Result<BoxStream> {
-        let connecting = (self.connect)(address.to_owned());
+        let connecting = async {
+            let stream = (self.connect)(address.to_owned()).await?;
+            let Some(tls) = &self.tls else {
+                return Ok(stream);
+            };
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            tls.connect(Plane::Calls, host, stream).await
+        };
         match tokio::time::timeout(self.timeout, connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(io::Error::new(
@@ -110,5 +130,26 @@ impl Dialer {
                 format!("no connection within {:?}", self.timeout),
             )),
         }
+    }
+}
+
+/// A dialer as tonic asks for it.
+struct Connector(Dialer);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<BoxStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dialer = self.0.clone();
+        Box::pin(async move {
+            let address = uri.authority().map_or("", |authority| authority.as_str());
+            dialer.dial(address).await.map(TokioIo::new)
+        })
     }
 }

@@ -21,6 +21,14 @@ pub enum ClusterError {
         /// Allowed.
         limit: usize,
     },
+    /// A certificate, key or CA that cannot be used.
+    #[error("{what}: {detail}")]
+    Tls {
+        /// Its file, or what it is.
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
     /// Not `host:port`.
     #[error("`{address}` is not an address of the form host:port")]
     Address {

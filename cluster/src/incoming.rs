@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -19,11 +19,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::transport::server::Connected;
 
-use crate::stream::{Accept, Accepted, BoxStream};
+use crate::preface::{Speaker, Unheard, hear};
+use crate::stream::{Accept, Accepted};
+use crate::tls::{Shown, Strangers, Tls};
 
-/// First bytes of every HTTP/2 connection (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Time for them to arrive.
+/// Time for a connection's first words to arrive, TLS and HTTP/2.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -44,6 +44,8 @@ pub struct Connection {
 pub struct PeerInfo {
     /// Its address, if it has one.
     pub address: Option<SocketAddr>,
+    /// Whose certificate it has shown.
+    pub shown: Shown,
 }
 
 impl PeerInfo {
@@ -53,30 +55,32 @@ impl PeerInfo {
     }
 }
 
-/// A connection that has said [`PREFACE`].
-struct Speaker {
-    stream: BoxStream,
-    peer: PeerInfo,
-    /// Bytes of the preface that the server has read again.
-    replayed: usize,
-}
-
 /// Accepts connections and yields those that speak HTTP/2, at most `limit` of them at a time; one
 /// over it is closed at once. Those that have not spoken yet take none of these places: there are at
 /// most `limit` and [`MAX_SILENT`] of them. Ends when the receiving stream is dropped.
 pub fn incoming(listener: impl Accept, limit: usize) -> ReceiverStream<io::Result<Connection>> {
+    incoming_under(listener, limit, None)
+}
+
+/// The same, under TLS if certificates are given. Those who do not speak it are told so.
+pub fn incoming_under(
+    listener: impl Accept,
+    limit: usize,
+    tls: Option<(Tls, Strangers)>,
+) -> ReceiverStream<io::Result<Connection>> {
     let (accepted, receiver) = mpsc::channel(16);
-    tokio::spawn(accept(listener, limit, accepted));
+    tokio::spawn(accept(listener, limit, tls, accepted));
     ReceiverStream::new(receiver)
 }
 
 async fn accept(
     mut listener: impl Accept,
     limit: usize,
+    tls: Option<(Tls, Strangers)>,
     accepted: mpsc::Sender<io::Result<Connection>>,
 ) {
     let places = Arc::new(Semaphore::new(limit));
-    let mut silent = Silent::new(limit.clamp(1, MAX_SILENT));
+    let mut silent = Silent::new(limit.clamp(1, MAX_SILENT), tls);
     let mut refused = Warnings::default();
     loop {
         tokio::select! {
@@ -107,19 +111,23 @@ async fn accept(
 /// Connections that have not spoken yet.
 struct Silent {
     limit: usize,
-    waiting: JoinSet<Option<Speaker>>,
+    tls: Option<(Tls, Strangers)>,
+    waiting: JoinSet<Result<Speaker, Unheard>>,
     /// Oldest first; some may have ended.
     order: VecDeque<AbortHandle>,
     dropped: Warnings,
+    refused: Warnings,
 }
 
 impl Silent {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, tls: Option<(Tls, Strangers)>) -> Self {
         Self {
             limit,
+            tls,
             waiting: JoinSet::new(),
             order: VecDeque::new(),
             dropped: Warnings::default(),
+            refused: Warnings::default(),
         }
     }
 
@@ -135,10 +143,11 @@ impl Silent {
                 tracing::warn!(limit, count, "silent connections closed to make room");
             }
         }
+        let tls = self.tls.clone();
         let handle = self.waiting.spawn(async move {
-            tokio::time::timeout(PREFACE_TIMEOUT, hear(accepted))
+            tokio::time::timeout(PREFACE_TIMEOUT, hear(accepted, tls))
                 .await
-                .unwrap_or(None)
+                .unwrap_or(Err(Unheard::Quiet))
         });
         self.order.push_back(handle);
     }
@@ -147,7 +156,12 @@ impl Silent {
     async fn speaks(&mut self) -> Speaker {
         loop {
             match self.waiting.join_next().await {
-                Some(Ok(Some(speaker))) => return speaker,
+                Some(Ok(Ok(speaker))) => return speaker,
+                Some(Ok(Err(Unheard::Refused(why)))) => {
+                    if let Some(count) = self.refused.count() {
+                        tracing::warn!(count, "TLS connections refused; the last one: {why}");
+                    }
+                }
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -178,29 +192,6 @@ impl Warnings {
     }
 }
 
-/// Waits for the preface; `None` if anything else comes.
-async fn hear(accepted: Accepted) -> Option<Speaker> {
-    let Accepted {
-        mut stream,
-        address,
-    } = accepted;
-    let mut seen = [0; PREFACE.len()];
-    let mut count = 0;
-    while count < PREFACE.len() {
-        match stream.read(&mut seen[count..]).await {
-            Ok(read) if read > 0 && PREFACE[count..].starts_with(&seen[count..count + read]) => {
-                count += read;
-            }
-            _ => return None,
-        }
-    }
-    Some(Speaker {
-        stream,
-        peer: PeerInfo { address },
-        replayed: 0,
-    })
-}
-
 impl Connected for Connection {
     type ConnectInfo = PeerInfo;
 
@@ -215,15 +206,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let speaker = &mut self.speaker;
-        let again = &PREFACE[speaker.replayed..];
-        if !again.is_empty() {
-            let count = again.len().min(buffer.remaining());
-            buffer.put_slice(&again[..count]);
-            speaker.replayed += count;
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut speaker.stream).poll_read(context, buffer)
+        Pin::new(&mut self.speaker.stream).poll_read(context, buffer)
     }
 }
 

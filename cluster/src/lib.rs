@@ -16,10 +16,13 @@ mod etcd;
 pub mod http2;
 mod incoming;
 mod membership;
+mod preface;
 mod registry;
+mod replay;
 mod static_list;
 mod stream;
 mod table;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -29,9 +32,10 @@ pub use backoff::Backoff;
 pub use dialer::Dialer;
 pub use error::ClusterError;
 pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration};
-pub use incoming::{Connection, PeerInfo, incoming};
+pub use incoming::{Connection, PeerInfo, incoming, incoming_under};
 pub use membership::{CheckWorker, Membership};
 pub use registry::Registry;
 pub use static_list::{MAX_STATIC_WORKERS, StaticList};
 pub use stream::{Accept, Accepted, Accepting, BoxStream, ByteStream};
 pub use table::{MAX_MEMBERS, Member, MemberKey, MemberTable};
+pub use tls::{Plane, Shown, Strangers, Tls, TlsFiles};

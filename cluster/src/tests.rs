@@ -19,8 +19,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::{
-    Announcer, CheckWorker, ClusterError, Dialer, MemberTable, Membership, Registration, StaticList, http2,
-    incoming,
+    Announcer, CheckWorker, ClusterError, Dialer, MemberTable, Membership, Registration,
+    StaticList, http2, incoming,
 };
 
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {

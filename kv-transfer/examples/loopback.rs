@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 use baton_kv_transfer::{
-    Tcp,
     Identity, Outcome, PageProgress, Receiver, ReceiverOptions, Reservation, Sender, SenderOptions,
-    TransportChoice, host_id, shared_memory,
+    Tcp, TransportChoice, host_id, shared_memory,
 };
 use baton_proto::domain::{Fingerprint, PROTOCOL_VERSION, PageSlot};
 use baton_proto::ids::{Attempt, Incarnation};

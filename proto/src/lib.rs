@@ -11,12 +11,14 @@ mod error;
 pub mod ids;
 pub mod legs;
 pub mod limits;
+mod peer_message;
 
 pub use convert::{
     AdmissionDefaults, SequenceLimits, admitted_sampling_from_wire, sampling_from_wire,
     sampling_to_wire, stop_strings_from_wire,
 };
 pub use error::{ConvertError, RETRY_AFTER_KEY, code_name, overloaded, retry_after};
+pub use peer_message::PeerMessage;
 
 /// Generated code of baton.v1.
 #[allow(

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::RequestError;
+use crate::keys::{Key, KeyPlace};
 
 /// Hint to those who are refused.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
@@ -26,6 +27,7 @@ pub(crate) struct Clients {
 pub(crate) struct ClientPlace {
     clients: Arc<Clients>,
     client: IpAddr,
+    key: Option<KeyPlace>,
 }
 
 impl Clients {
@@ -57,11 +59,28 @@ impl Clients {
         Ok(ClientPlace {
             clients: Arc::clone(self),
             client,
+            key: None,
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientPlace {
+    /// Counts the call against its key too, if there is one.
+    pub(crate) fn of_key(mut self, key: Option<&Arc<Key>>) -> Result<Self, RequestError> {
+        self.key = key.map(Key::enter).transpose()?;
+        Ok(self)
+    }
+
+    /// The cache salt of this call: what the client gave, its key's own if it has one.
+    pub(crate) fn salt(&self, given: Vec<u8>) -> Vec<u8> {
+        match &self.key {
+            Some(place) => place.key().salt(&given),
+            None => given,
+        }
     }
 }
 

@@ -34,6 +34,8 @@ counters! {
     requests_unavailable,
     requests_deadline,
     requests_failed,
+    /// Calls without the certificate or key that they need.
+    callers_refused,
     /// Clients that took nothing until the write deadline.
     slow_readers,
     /// Attempts that were planned anew after a worker's failure or refusal.

@@ -22,6 +22,12 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: String,
     },
+    /// A list of API keys that cannot be used. It does not say hashes.
+    #[error("{detail}")]
+    Keys {
+        /// What is wrong with it.
+        detail: String,
+    },
 }
 
 /// Why serving ended.
@@ -42,6 +48,10 @@ pub(crate) enum RequestError {
     Invalid(#[from] ConvertError),
     #[error(transparent)]
     Text(#[from] TextError),
+    #[error("{0}")]
+    Unauthenticated(&'static str),
+    #[error("{0}")]
+    NotPermitted(&'static str),
     #[error("input is missing: one of prompt, chat and tokens")]
     NoInput,
     #[error("model {0} is not served here")]
@@ -108,6 +118,8 @@ impl RequestError {
             | Self::UnknownToken { .. }
             | Self::NeverFits { .. }
             | Self::Refused(_) => Code::InvalidArgument,
+            Self::Unauthenticated(_) => Code::Unauthenticated,
+            Self::NotPermitted(_) => Code::PermissionDenied,
             Self::UnknownModel(_) => Code::NotFound,
             Self::Overloaded { .. } => Code::ResourceExhausted,
             Self::NoWorker { .. }

@@ -17,6 +17,8 @@ mod counters;
 mod deadline;
 mod error;
 mod gate;
+mod guard;
+mod keys;
 mod legs;
 mod model;
 mod request;
@@ -28,5 +30,6 @@ mod workers;
 
 pub use config::RouterConfig;
 pub use error::{ConfigError, ServeError};
+pub use keys::{ApiKeys, KeyList, new_key};
 pub use model::ServedModel;
 pub use serve::Router;

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{Accept, CheckWorker, Dialer, Membership, http2, incoming};
+use baton_cluster::{
+    Accept, CheckWorker, Dialer, Membership, Strangers, Tls, http2, incoming_under,
+};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
 use baton_proto::v1::inference_service_server::InferenceServiceServer;
 use rand::Rng as _;
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
 use tonic_health::server::HealthReporter;
 
 use crate::clients::Clients;
@@ -21,6 +24,8 @@ use crate::config::RouterConfig;
 use crate::counters::Counters;
 use crate::error::{ConfigError, ServeError};
 use crate::gate::Gate;
+use crate::guard::{For, Guard};
+use crate::keys::ApiKeys;
 use crate::model::ServedModel;
 use crate::services::{Admin, Inference, health, keep_health, set_ready};
 use crate::shared::Shared;
@@ -38,6 +43,7 @@ pub struct Router {
     shared: Arc<Shared>,
     membership: Arc<Membership>,
     incarnation: Incarnation,
+    guard: Guard,
 }
 
 impl Router {
@@ -59,6 +65,11 @@ impl Router {
             dialer,
             Arc::clone(&counters),
         );
+        let guard = Guard {
+            tls: None,
+            keys: None,
+            counters: Arc::clone(&counters),
+        };
         let shared = Shared {
             gate: Gate::new("a place", config.max_running, config.max_waiting),
             clients: Clients::new(config.max_per_client),
@@ -72,7 +83,23 @@ impl Router {
             shared: Arc::new(shared),
             membership: Arc::new(membership),
             incarnation: Incarnation(rand::rng().random_range(1..=u64::MAX)),
+            guard,
         })
+    }
+
+    /// Serves under TLS, if there is a certificate. Workers, and clients where they have a CA, must show
+    /// one too.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
+        self.guard.tls = tls.filter(Tls::serves);
+        self
+    }
+
+    /// Serves clients that present one of these keys, and nobody else.
+    #[must_use]
+    pub fn with_keys(mut self, keys: Option<ApiKeys>) -> Self {
+        self.guard.keys = keys;
+        self
     }
 
     /// Serves until `shutdown` completes, then lets running requests end within the configured time.
@@ -86,7 +113,9 @@ impl Router {
     ) -> Result<(), ServeError> {
         let (reporter, health) = health().await;
         let routes = self.routes(Routes::new(health))?;
-        let connections = incoming(listener, self.shared.config.max_connections);
+        // Health is for everyone; services look at certificates themselves.
+        let tls = self.guard.tls.clone().map(|tls| (tls, Strangers::Admitted));
+        let connections = incoming_under(listener, self.shared.config.max_connections, tls);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving = http2::server()
             .add_routes(routes)
@@ -117,6 +146,7 @@ impl Router {
         let inference = InferenceServiceServer::new(Inference(Arc::clone(&self.shared)))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let inference = InterceptedService::new(inference, self.guard.door(For::Clients));
         let admin = Admin {
             shared: Arc::clone(&self.shared),
             membership: Arc::clone(&self.membership),
@@ -125,6 +155,7 @@ impl Router {
         let admin = AdminServiceServer::new(admin)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let admin = InterceptedService::new(admin, self.guard.door(For::Operators));
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -136,7 +167,9 @@ impl Router {
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
         if let Some(registry) = self.membership.registry() {
-            routes = routes.add_service(registry.service(self.check_worker()));
+            let registry = registry.service(self.check_worker());
+            let door = self.guard.door(For::Peers);
+            routes = routes.add_service(InterceptedService::new(registry, door));
         }
         Ok(routes)
     }

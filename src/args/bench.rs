@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::numbers::finite_f64;
+use super::security::AskingSecurityArgs;
 use super::{Format, KvDtypeArg};
 
 /// Measuring a running service, or the engine alone.
@@ -105,6 +106,9 @@ pub(crate) struct BenchServeArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plot: Option<PathBuf>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
 }
 
 /// A part of what the engine does.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Format;
 use super::numbers::finite_f32;
+use super::security::AskingSecurityArgs;
 
 /// One request. Exactly one of --prompt, --chat, --prompt-file and --token-ids gives its input.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
@@ -110,6 +111,9 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) receipt: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
 }
 
 /// Workers, roles, incarnations, queues and page ledgers.
@@ -124,6 +128,9 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
 }
 
 /// A worker to drain.
@@ -138,4 +145,7 @@ pub(crate) struct DrainArgs {
     #[arg(value_name = "WORKER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) worker: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
 }

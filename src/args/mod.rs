@@ -5,6 +5,7 @@ mod bench;
 mod clients;
 mod membership;
 mod numbers;
+mod security;
 mod service;
 
 use std::path::PathBuf;
@@ -17,6 +18,9 @@ pub(crate) use bench::{
 };
 pub(crate) use clients::{DrainArgs, GenerateArgs, StatusArgs};
 pub(crate) use membership::EtcdArgs;
+pub(crate) use security::{
+    AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
+};
 pub(crate) use service::{KvDtypeArg, RouterArgs, TransportArg, UpArgs, WorkerArgs};
 
 /// Large language models with prefill and decode on separate pools.
@@ -56,6 +60,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Ask a worker to finish what runs and accept nothing more.
     Drain(DrainArgs),
+    /// Make API keys.
+    Keys(KeysArgs),
     /// Measure a running service, or the engine alone.
     Bench(BenchArgs),
 }

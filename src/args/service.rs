@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::EtcdArgs;
+use super::security::{ClientDoorArgs, ServingSecurityArgs};
 
 /// Which transport moves pages between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -105,6 +106,12 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "BATON_LOCAL_PREFILL_TOKENS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) local_prefill_tokens: Option<u32>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) door: ClientDoorArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: ServingSecurityArgs,
 }
 
 /// The router alone. It reads tokenizer and metadata of the model, never its weights.
@@ -151,6 +158,12 @@ pub(crate) struct RouterArgs {
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_with_stdin: Option<bool>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) door: ClientDoorArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: ServingSecurityArgs,
 }
 
 /// A worker alone, prefill or decode.
@@ -233,4 +246,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_with_stdin: Option<bool>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: ServingSecurityArgs,
 }

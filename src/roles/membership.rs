@@ -38,6 +38,11 @@ impl<'a> How<'a> {
     }
 }
 
+/// Whether workers register at the router's own port.
+pub(super) fn is_embedded(args: &RouterArgs) -> bool {
+    args.membership.as_deref().is_none_or(|how| how == "embedded")
+}
+
 /// The router's membership.
 pub(super) async fn of_router(
     args: &RouterArgs,

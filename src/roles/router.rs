@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use crate::args::RouterArgs;
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
+use crate::{keys, security};
 
 use super::{membership, shutdown, socket_address, tell_ready};
 
@@ -21,10 +22,21 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         Failure::usage("--model PATH is needed: the router reads its tokenizer and metadata")
     })?;
     let model = read_model(model)?;
-    let dialer = Dialer::plain();
+    let client_ca = args.door.client_ca.clone();
+    let registering = membership::is_embedded(&args);
+    let tls = security::router_tls(&args.security, client_ca, registering)?;
+    let dialer = Dialer::plain().with_tls(tls.as_ref());
     let membership = membership::of_router(&args, &dialer).await?;
+    let keys = args.door.api_keys.map(keys::follow).transpose()?;
+    if keys.is_some() && tls.is_none() {
+        tracing::warn!(
+            "API keys are asked of clients, but without TLS keys can be read on their way and anybody can \
+             register as a worker"
+        );
+    }
     let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
     let address = socket_address("--listen", listen)?;
+    security::check_listen(address, tls.is_some(), &args.security)?;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
@@ -33,7 +45,9 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
     let name = model.name().to_owned();
     let router = Router::new(config, model, membership, dialer)
-        .map_err(|error| Failure::usage(error.to_string()))?;
+        .map_err(|error| Failure::usage(error.to_string()))?
+        .with_tls(tls)
+        .with_keys(keys);
     tracing::info!("router for {name} listens on {address}");
     tell_ready(&format!("role=router grpc={address}"));
     let supervised = args.exit_with_stdin.unwrap_or(false);

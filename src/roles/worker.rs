@@ -14,7 +14,7 @@ use baton_worker::{Membership, PoolSize, Stage, WorkerError, WorkerOptions};
 
 use crate::args::{TransportArg, WorkerArgs};
 use crate::exit::Failure;
-use crate::progress;
+use crate::{progress, security};
 
 use super::{membership, shutdown, socket_address, tell_ready};
 
@@ -115,6 +115,11 @@ fn options(
     if let Some(advertise) = &args.advertise {
         options.transfer_advertise = Some(host_of(advertise)?.to_owned());
         options.advertise = Some(advertise.clone());
+    }
+    let tls = security::worker_tls(&args.security)?;
+    security::check_listen(options.listen, tls.is_some(), &args.security)?;
+    if let Some(tls) = tls {
+        options.secure(tls);
     }
     options.membership = membership;
     options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
@@ -269,6 +274,10 @@ mod tests {
             advertise: Some("host-1:7071".into()),
             ..args
         };
+        let without = options(told.clone(), Membership::Static, WorkerRole::Decode);
+        assert!(without.is_err(), "no TLS");
+        let mut told = told;
+        told.security.insecure_listen = Some(true);
         let options = options(told, Membership::Static, WorkerRole::Decode).expect("valid");
         assert_eq!(options.transfer_advertise.as_deref(), Some("host-1"));
     }

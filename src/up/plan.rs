@@ -1,5 +1,6 @@
 //! Which children there are and with which flags: `up`'s arguments, validated once.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::args::UpArgs;
@@ -96,6 +97,12 @@ impl Plan {
             .clone()
             .unwrap_or_else(|| DEFAULT_ROUTER.to_owned());
         push(&mut arguments, "--listen", Some(listen));
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let door = &self.args.door;
+        push(&mut arguments, "--client-ca", path(&door.client_ca));
+        push(&mut arguments, "--api-keys", path(&door.api_keys));
+        let insecure = self.args.security.insecure_listen;
+        push(&mut arguments, "--insecure-listen", insecure);
         push(
             &mut arguments,
             "--local-prefill-tokens",
@@ -110,6 +117,7 @@ impl Plan {
 
     /// All workers, registering at `router` unless there is etcd.
     pub(crate) fn workers(&self, router: &str) -> Vec<Child> {
+        let router = &reachable(router);
         let prefill = (0..self.prefill).map(|index| {
             (
                 "prefill",
@@ -184,6 +192,12 @@ impl Plan {
         let config = self.inherited.config.as_ref().map(|path| path.display());
         push(&mut arguments, "--config", config);
         push(&mut arguments, "--log", self.inherited.log.as_ref());
+        let security = &self.args.security;
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        push(&mut arguments, "--tls-cert", path(&security.tls_cert));
+        push(&mut arguments, "--tls-key", path(&security.tls_key));
+        push(&mut arguments, "--tls-ca", path(&security.tls_ca));
+        push(&mut arguments, "--tls-name", security.tls_name.as_ref());
         arguments
     }
 }
@@ -191,6 +205,21 @@ impl Plan {
 fn push(arguments: &mut Vec<String>, flag: &str, value: Option<impl ToString>) {
     if let Some(value) = value {
         arguments.extend([flag.to_owned(), value.to_string()]);
+    }
+}
+
+/// The address under which this machine reaches a listener: one on every interface is on loopback too.
+fn reachable(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(mut socket) if socket.ip().is_unspecified() => {
+            socket.set_ip(if socket.is_ipv4() {
+                Ipv4Addr::LOCALHOST.into()
+            } else {
+                Ipv6Addr::LOCALHOST.into()
+            });
+            socket.to_string()
+        }
+        _ => address.to_owned(),
     }
 }
 

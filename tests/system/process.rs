@@ -106,6 +106,17 @@ impl Process {
         }
     }
 
+    /// Starts `baton` with these arguments and waits for nothing.
+    pub(crate) fn start_unready(arguments: &[String]) -> Self {
+        let mut child = spawn(arguments.iter().cloned(), &[]);
+        let log = collect(child.stderr.take().expect("piped"));
+        Self {
+            child,
+            ready: format!("not waited for: {arguments:?}"),
+            log,
+        }
+    }
+
     /// `host:port` of its gRPC services.
     pub(crate) fn address(&self) -> &str {
         self.ready

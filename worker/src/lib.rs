@@ -21,6 +21,7 @@ mod run;
 mod server;
 mod service;
 mod sizing;
+mod tls_network;
 mod token;
 mod worker;
 

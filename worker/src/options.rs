@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::{Dialer, EtcdOptions};
+use baton_cluster::{Dialer, EtcdOptions, Tls};
 use baton_engine::Isa;
 use baton_kv_cache::KvDtype;
 use baton_kv_transfer::{Network, Tcp, TransportChoice};
 use baton_proto::ids::WorkerId;
 
 use crate::WorkerError;
+use crate::tls_network::TlsNetwork;
 
 /// How many pages the pool has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub struct WorkerOptions {
     pub network: Arc<dyn Network>,
     /// Reaches routers.
     pub dialer: Dialer,
+    /// Under which the gRPC port is served; strangers are refused.
+    pub tls: Option<Tls>,
     /// Folder for Unix sockets.
     pub runtime_dir: PathBuf,
     /// Longest time that running requests get to end after shutdown was asked for.
@@ -96,6 +99,13 @@ pub struct WorkerOptions {
 }
 
 impl WorkerOptions {
+    /// Puts every plane under TLS: both sides show a certificate.
+    pub fn secure(&mut self, tls: Tls) {
+        self.dialer = self.dialer.clone().with_tls(Some(&tls));
+        self.network = Arc::new(TlsNetwork::new(tls.clone()));
+        self.tls = Some(tls);
+    }
+
     /// Defaults for a model: loopback, any port, automatic pool.
     pub fn new(model: PathBuf, worker_id: WorkerId) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -123,6 +133,7 @@ impl WorkerOptions {
             transfer_lease: Duration::from_secs(5),
             network: Arc::new(Tcp),
             dialer: Dialer::plain(),
+            tls: None,
             runtime_dir: std::env::temp_dir(),
             drain_limit: Duration::from_secs(30),
         }

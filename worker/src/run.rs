@@ -141,7 +141,13 @@ impl BoundWorker {
         let _stop_on_exit = stop.clone().drop_guard();
         let health = Health::new().await;
         let slot = Slot::<R>::empty();
-        let mut server = tokio::spawn(serve(listener, slot.clone(), health.clone(), stop.clone()));
+        let mut server = tokio::spawn(serve(
+            listener,
+            options.tls.clone(),
+            slot.clone(),
+            health.clone(),
+            stop.clone(),
+        ));
         observer(Stage::Listening(address));
 
         let mut shutdown = std::pin::pin!(shutdown);

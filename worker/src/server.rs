@@ -3,7 +3,7 @@
 //! Health has three names: `live` from the start of the process, `ready` (and the empty name) while
 //! the worker may be placed. It must not know when that is.
 
-use baton_cluster::{Accept, http2};
+use baton_cluster::{Accept, Strangers, Tls, http2, incoming_under};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio_util::sync::CancellationToken;
@@ -61,12 +61,14 @@ impl Health {
 /// Serves until `stop`, then lets open calls end.
 pub(crate) async fn serve<R: Role>(
     listener: impl Accept,
+    tls: Option<Tls>,
     slot: Slot<R>,
     health: Health,
     stop: CancellationToken,
 ) -> Result<(), WorkerError> {
     let routes = routes(slot, health, stop.clone())?;
-    let incoming = baton_cluster::incoming(listener, MAX_CONNECTIONS);
+    let tls = tls.map(|tls| (tls, Strangers::Refused));
+    let incoming = incoming_under(listener, MAX_CONNECTIONS, tls);
     let stopped = async move { stop.cancelled().await };
     http2::server()
         .add_routes(routes)

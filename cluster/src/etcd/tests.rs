@@ -9,7 +9,7 @@ use etcd_client::{AlarmAction, AlarmType, Client, GetOptions};
 
 use super::record;
 use crate::tests::{Process, bind, has, info, serve_worker, serve_workers, silent_proxy};
-use crate::{EtcdOptions, EtcdPassword, EtcdRegistration, MemberTable, Membership};
+use crate::{Dialer, EtcdOptions, EtcdPassword, EtcdRegistration, MemberTable, Membership};
 
 #[path = "../../../tests/system/etcd_server.rs"]
 mod etcd_server;

@@ -196,7 +196,7 @@ async fn nothing_is_sent_after_commit() {
                 break decoded;
             }
             skip = 0;
-            let (buffer, socket) = (&mut raw.buffer, &raw.socket);
+            let (buffer, socket) = (&mut raw.buffer, &mut raw.socket);
             within(
                 "read",
                 std::future::poll_fn(|cx| buffer.poll_fill(socket, cx)),
@@ -277,7 +277,7 @@ async fn stuck_transfers_do_not_stall_their_neighbours() {
         .expect("commit");
         committed(within("outcome", incoming.outcome()).await);
     }
-    for (raw, mut incoming) in stuck {
+    for (mut raw, mut incoming) in stuck {
         assert!(raw.alive().await);
         drop(raw);
         failure(within("outcome", incoming.outcome()).await);

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Tcp,
     Identity, Incoming, Outcome, PageProgress, Receiver, ReceiverOptions, Reservation, Sender,
-    SenderOptions, SharedMemory, TransportChoice, host_id, shared_memory,
+    SenderOptions, SharedMemory, Tcp, TransportChoice, host_id, shared_memory,
 };
 use baton_kv_cache::{KvDtype, KvLayout, KvMemory, PageIndex};
 use baton_proto::domain::{Fingerprint, Grant, PROTOCOL_VERSION, PageSlot};

@@ -15,8 +15,8 @@ use crate::legs::{
     Scheduled,
 };
 use crate::{
-    AdmissionDefaults, ConvertError, SequenceLimits, overloaded, retry_after, sampling_from_wire,
-    sampling_to_wire, stop_strings_from_wire, v1,
+    AdmissionDefaults, ConvertError, PeerMessage, SequenceLimits, overloaded, retry_after,
+    sampling_from_wire, sampling_to_wire, stop_strings_from_wire, v1,
 };
 
 const LIMITS: SequenceLimits = SequenceLimits {
@@ -500,15 +500,29 @@ fn xfr_24_random_bytes_never_panic() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u32
     };
+    let start = || Box::new(spec());
     let valid = [
         v1::PrefillRequest::from(PrefillCommand::Grant(Box::new(grant()))).encode_to_vec(),
+        v1::PrefillResponse::from(PrefillEvent::FirstToken(token())).encode_to_vec(),
         v1::DecodeRequest::from(DecodeCommand::Start {
-            spec: Box::new(spec()),
+            spec: start(),
             local_prefill: false,
         })
         .encode_to_vec(),
+        v1::DecodeResponse::from(DecodeEvent::Grant(Box::new(grant()))).encode_to_vec(),
+        v1::Grant::from(grant()).encode_to_vec(),
+        v1::CommitPayload::from(CommitPayload {
+            first_tokens: vec![token()],
+            running_choices: vec![0],
+        })
+        .encode_to_vec(),
         v1::WorkerInfo::from(info()).encode_to_vec(),
+        v1::WorkerLoad::from(load()).encode_to_vec(),
+        sampling_to_wire(&spec().params).encode_to_vec(),
     ];
+    for (kind, bytes) in PeerMessage::ALL.into_iter().zip(&valid) {
+        assert!(kind.accepts(bytes, LIMITS), "{kind:?}");
+    }
     for round in 0..20_000 {
         let mut bytes = valid[round % valid.len()].clone();
         for _ in 0..=next() % 4 {
@@ -516,10 +530,9 @@ fn xfr_24_random_bytes_never_panic() {
             bytes[at] = next() as u8;
         }
         bytes.truncate(bytes.len() - next() as usize % 8);
-        let _ = v1::PrefillRequest::decode(&*bytes).map(|m| PrefillCommand::from_wire(m, &LIMITS));
-        let _ = v1::DecodeRequest::decode(&*bytes).map(|m| DecodeCommand::from_wire(m, &LIMITS));
-        let _ = v1::DecodeResponse::decode(&*bytes).map(DecodeEvent::try_from);
-        let _ = v1::WorkerInfo::decode(&*bytes).map(WorkerInfo::try_from);
+        for kind in PeerMessage::ALL {
+            kind.accepts(&bytes, LIMITS);
+        }
     }
 }
 

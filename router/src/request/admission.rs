@@ -37,6 +37,13 @@ pub(crate) struct Admitted {
     pub(super) wanted: Wanted,
 }
 
+impl Admitted {
+    /// Tokens of its prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.request.prompt_ids.len()
+    }
+}
+
 /// The door.
 #[derive(Debug)]
 pub(crate) struct Admission<'a> {
@@ -88,7 +95,7 @@ impl<'a> Admission<'a> {
         let prompt_ids: Arc<[u32]> = self.prompt_ids(request.input).await?.into();
         let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
         let place = self.place().await?;
-        let cache_salt = request.cache_salt.into_bytes();
+        let cache_salt = client.salt(request.cache_salt.into_bytes());
         let wanted = Wanted {
             prompt_ids: Arc::clone(&prompt_ids),
             cache_salt: cache_salt.clone(),

@@ -2,18 +2,21 @@
 //!
 //! It must not know workers.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use baton_cluster::PeerInfo;
 use baton_proto::v1;
 use baton_proto::v1::inference_service_server::InferenceService;
 use baton_proto::v1::tokenize_request::Input;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
+use super::metered::Metered;
+use crate::clients::ClientPlace;
 use crate::deadline::time_given;
 use crate::error::RequestError;
-use crate::request::{Admission, Ending, ResponseStream, start};
+use crate::keys::Key;
+use crate::request::{Admission, Ending, start};
 use crate::shared::Shared;
 
 /// `baton.v1.InferenceService`.
@@ -25,27 +28,38 @@ impl Inference {
         &self,
         request: Request<v1::GenerateRequest>,
         ending: &mut Option<Ending>,
-    ) -> Result<ResponseStream, RequestError> {
-        let client = self.0.clients.enter(address(&request))?;
+    ) -> Result<Metered, RequestError> {
+        let client = self.enter(&request)?;
+        let key = key(&request).cloned();
         let given = time_given(request.metadata())?;
         let admitted = Admission::new(&self.0, given)
             .admit(request.into_inner(), client)
             .await?;
+        if let Some(key) = &key {
+            key.charge_prompt(admitted.prompt_tokens(), Instant::now())?;
+        }
         let ending = ending
             .take()
             .unwrap_or_else(|| Ending::new(&self.0.counters));
-        start(&self.0, admitted, ending)
+        let responses = start(&self.0, admitted, ending)?;
+        Ok(Metered::new(responses, key))
+    }
+
+    /// Counts a call of whoever sends it.
+    fn enter<T>(&self, request: &Request<T>) -> Result<ClientPlace, RequestError> {
+        let address = PeerInfo::of(request).and_then(|peer| peer.address);
+        self.0.clients.enter(address)?.of_key(key(request))
     }
 }
 
 #[tonic::async_trait]
 impl InferenceService for Inference {
-    type GenerateStream = ResponseStream;
+    type GenerateStream = Metered;
 
     async fn generate(
         &self,
         request: Request<v1::GenerateRequest>,
-    ) -> Result<Response<ResponseStream>, Status> {
+    ) -> Result<Response<Metered>, Status> {
         let mut ending = Some(Ending::new(&self.0.counters));
         match self.admit_and_start(request, &mut ending).await {
             Ok(stream) => Ok(Response::new(stream)),
@@ -82,7 +96,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
-        let _client = self.0.clients.enter(address(&request))?;
+        let _client = self.enter(&request)?;
         let admission = Admission::new(&self.0, time_given(request.metadata())?);
         let request = request.into_inner();
         admission.check_model(&request.model)?;
@@ -97,7 +111,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeResponse>, Status> {
-        let _client = self.0.clients.enter(address(&request))?;
+        let _client = self.enter(&request)?;
         let given = time_given(request.metadata())?;
         let request = request.into_inner();
         let text = Admission::new(&self.0, given)
@@ -107,7 +121,7 @@ impl InferenceService for Inference {
     }
 }
 
-/// Where a request came from.
-fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
-    PeerInfo::of(request).and_then(|peer| peer.address)
+/// The key that a request was let in with.
+fn key<T>(request: &Request<T>) -> Option<&Arc<Key>> {
+    request.extensions().get()
 }

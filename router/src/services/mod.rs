@@ -3,6 +3,7 @@
 mod admin;
 mod health;
 mod inference;
+mod metered;
 
 pub(crate) use admin::Admin;
 pub(crate) use health::{health, keep_health, set_ready};

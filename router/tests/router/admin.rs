@@ -220,7 +220,8 @@ async fn a_static_list_serves_like_registrations() {
         .start("127.0.0.1:1", &board)
         .await;
     let list = StaticList::new(vec![prefill.address.clone(), decode.address.clone()]).unwrap();
-    let harness = Harness::start_with(config(), || Membership::static_list(list, &Dialer::plain())).await;
+    let harness =
+        Harness::start_with(config(), || Membership::static_list(list, &Dialer::plain())).await;
     until_ready(&harness, ServingStatus::Serving).await;
     soon("both are listed", async {
         while harness.list().await.workers.len() < 2 {
@@ -242,7 +243,8 @@ async fn shutdown_lets_running_requests_end() {
         MODEL.served.clone(),
         Membership::embedded(),
         Dialer::plain(),
-    ).unwrap();
+    )
+    .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(router.serve(listener, async {
         let _ = stopped.await;
@@ -298,7 +300,10 @@ fn settings_are_checked() {
         MODEL.served.clone(),
         Membership::embedded(),
         Dialer::plain(),
-    ).unwrap_err();
-    let ConfigError::OutOfRange { field, .. } = error;
+    )
+    .unwrap_err();
+    let ConfigError::OutOfRange { field, .. } = error else {
+        panic!("{error}");
+    };
     assert_eq!(field, "max_running");
 }

@@ -229,8 +229,9 @@ impl Setup {
         let hangs_up = self.hangs_up;
         process.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
-            let _announcer =
-                announce.then(|| Announcer::start(&Dialer::plain(), &routers, &info, &load_receiver).unwrap());
+            let _announcer = announce.then(|| {
+                Announcer::start(&Dialer::plain(), &routers, &info, &load_receiver).unwrap()
+            });
             if hangs_up {
                 loop {
                     drop(listener.accept().await);

@@ -15,9 +15,8 @@ use baton_proto::v1::{GenerateRequest, ListModelsRequest, SamplingOptions, Token
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
-use crate::client;
+use crate::client::{self, Connection};
 use crate::exit::Failure;
 use crate::progress;
 
@@ -74,7 +73,7 @@ impl Source {
 
 /// Sends everything and gathers the samples.
 pub(crate) async fn run(plan: &Plan) -> Result<Vec<Sample>, Failure> {
-    let channel = client::connect(plan.connect.as_deref()).await?;
+    let channel = client::connect(plan.connect.as_deref(), &plan.security).await?;
     let models = InferenceServiceClient::new(channel.clone())
         .list_models(ListModelsRequest {})
         .await
@@ -102,7 +101,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<Vec<Sample>, Failure> {
     Ok(samples)
 }
 
-async fn closed(plan: &Plan, channel: Channel, source: Source, concurrency: u32) -> Vec<Sample> {
+async fn closed(plan: &Plan, channel: Connection, source: Source, concurrency: u32) -> Vec<Sample> {
     let bar = progress::requests("requests", plan.requests.into());
     let next = Arc::new(AtomicU32::new(0));
     let begin = Instant::now();
@@ -131,7 +130,7 @@ async fn closed(plan: &Plan, channel: Channel, source: Source, concurrency: u32)
     samples
 }
 
-async fn poisson(plan: &Plan, channel: Channel, mut source: Source, rate: f64) -> Vec<Sample> {
+async fn poisson(plan: &Plan, channel: Connection, mut source: Source, rate: f64) -> Vec<Sample> {
     let bar = progress::requests("requests", plan.requests.into());
     let begin = Instant::now();
     let mut arrival = Duration::ZERO;
@@ -155,7 +154,7 @@ async fn poisson(plan: &Plan, channel: Channel, mut source: Source, rate: f64) -
 
 async fn steady(
     plan: &Plan,
-    channel: Channel,
+    channel: Connection,
     mut source: Source,
     streams: u32,
     inject: Option<Injected>,
@@ -220,7 +219,7 @@ async fn steady(
 }
 
 /// Sends one request and notes its token times. Failures become part of the sample.
-async fn send(channel: Channel, planned: &Planned, begin: Instant) -> Sample {
+async fn send(channel: Connection, planned: &Planned, begin: Instant) -> Sample {
     let start = Instant::now();
     let mut sample = Sample {
         steady: planned.steady,
@@ -252,7 +251,7 @@ async fn send(channel: Channel, planned: &Planned, begin: Instant) -> Sample {
 }
 
 async fn stream(
-    channel: Channel,
+    channel: Connection,
     request: GenerateRequest,
     until: Option<Instant>,
     start: Instant,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::args::BenchServeArgs;
+use crate::args::{AskingSecurityArgs, BenchServeArgs};
 use crate::exit::Failure;
 
 use super::lengths::Lengths;
@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) ttft_target: Option<Duration>,
     pub(crate) itl_target: Option<Duration>,
     pub(crate) connect: Option<String>,
+    /// How to reach it.
+    pub(crate) security: AskingSecurityArgs,
     pub(crate) requests: u32,
     pub(crate) prompt: Lengths,
     pub(crate) output: Lengths,
@@ -127,6 +129,7 @@ impl Plan {
             ttft_target: target(args.ttft_target_ms),
             itl_target: target(args.itl_target_ms),
             connect: args.connect.clone(),
+            security: args.security.clone(),
             requests: count("--requests", args.requests.unwrap_or(64), MAX_REQUESTS)?,
             prompt: lengths("--prompt-tokens", &args.prompt_tokens, "128-512")?,
             output: lengths(

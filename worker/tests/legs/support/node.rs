@@ -161,7 +161,9 @@ impl Node {
         };
         Self {
             address,
-            channel: Dialer::plain().channel(&address.to_string()).expect("an address"),
+            channel: Dialer::plain()
+                .channel(&address.to_string())
+                .expect("an address"),
             gate: wish.gate,
             stages,
             info: None,
