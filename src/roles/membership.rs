@@ -40,14 +40,13 @@ impl<'a> How<'a> {
 
 /// Whether workers register at the router's own port.
 pub(super) fn is_embedded(args: &RouterArgs) -> bool {
-    args.membership.as_deref().is_none_or(|how| how == "embedded")
+    args.membership
+        .as_deref()
+        .is_none_or(|how| how == "embedded")
 }
 
 /// The router's membership.
-pub(super) async fn of_router(
-    args: &RouterArgs,
-    dialer: &Dialer,
-) -> Result<Membership, Failure> {
+pub(super) async fn of_router(args: &RouterArgs, dialer: &Dialer) -> Result<Membership, Failure> {
     let how = args.membership.as_deref().unwrap_or("embedded");
     match How::parse(how)? {
         How::Embedded => Ok(Membership::embedded()),

@@ -52,11 +52,7 @@ fn name(info: &WorkerInfo) -> Name {
 }
 
 impl Candidates {
-    pub(super) fn new(
-        dialer: Dialer,
-        writer: Arc<TableWriter>,
-        standing: Arc<Standing>,
-    ) -> Self {
+    pub(super) fn new(dialer: Dialer, writer: Arc<TableWriter>, standing: Arc<Standing>) -> Self {
         Self {
             dialer,
             writer,

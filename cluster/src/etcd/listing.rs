@@ -17,9 +17,9 @@ use super::options::EtcdOptions;
 use super::record;
 use super::session::{answered, connect};
 use super::standing::Standing;
-use crate::dialer::Dialer;
 use crate::ClusterError;
 use crate::backoff::Backoff;
+use crate::dialer::Dialer;
 use crate::table::{MAX_MEMBERS, TableWriter};
 
 /// Keys of one read: values may be as large as etcd allows, 1.5 MiB by default.

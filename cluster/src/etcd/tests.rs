@@ -500,7 +500,7 @@ async fn etcd_may_ask_for_a_user_and_password() {
     let somebody = nobody
         .clone()
         .with_user("baton".into(), EtcdPassword::File(file.clone()));
-    let membership = Membership::etcd(somebody.clone());
+    let membership = Membership::etcd(somebody.clone(), &Dialer::plain());
     let starting = Worker::start(&somebody, "d-0", 1);
     let mut starting = std::pin::pin!(starting);
     let early = tokio::time::timeout(Duration::from_secs(1), &mut starting).await;
@@ -556,7 +556,7 @@ async fn etcd_may_ask_for_tls_with_a_client_certificate() {
         .clone()
         .with_identity(identity.0.clone(), identity.1.clone());
     let complete = complete.validate().await.unwrap();
-    let membership = Membership::etcd(complete.clone());
+    let membership = Membership::etcd(complete.clone(), &Dialer::plain());
     let _worker = Worker::start(&complete, "d-0", 1).await;
     until(&membership, "found", |table| has(table, "d-0", 1)).await;
 
