@@ -23,6 +23,7 @@ pub(crate) fn receipt_json(done: &DoneEvent) -> Value {
             json!({
                 "attempt": attempt.attempt, "prefill_worker": attempt.prefill_worker,
                 "decode_worker": attempt.decode_worker, "reason": attempt.reason, "failure": attempt.failure,
+                "kept_tokens": attempt.kept_tokens,
             })
         })
         .collect();

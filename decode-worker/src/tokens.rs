@@ -102,6 +102,11 @@ impl<'a> TokenStream<'a> {
                     }))
                     .await
             }
+            SequenceEvent::ChunkDone { computed_tokens } => {
+                self.leg
+                    .send(DecodeEvent::ChunkDone { computed_tokens })
+                    .await
+            }
             SequenceEvent::PromptLogprobs { position, entries } => {
                 let some = PromptLogprobs {
                     attempt: self.attempt,

@@ -123,6 +123,10 @@ impl<'a> HandOff<'a> {
                     self.begin(grant).await?;
                 }
             }
+            SequenceEvent::ChunkDone { computed_tokens } => {
+                let chunk = PrefillEvent::ChunkDone { computed_tokens };
+                self.leg.send(chunk).await?;
+            }
             SequenceEvent::PromptLogprobs { position, entries } => {
                 let some = PromptLogprobs {
                     attempt: self.attempt,

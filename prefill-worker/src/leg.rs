@@ -114,6 +114,10 @@ async fn first_token_only(
                 }))
                 .await?;
             }
+            SequenceEvent::ChunkDone { computed_tokens } => {
+                leg.send(PrefillEvent::ChunkDone { computed_tokens })
+                    .await?;
+            }
             SequenceEvent::PromptLogprobs { position, entries } => {
                 let some = PromptLogprobs {
                     attempt: admitted.attempt,

@@ -10,7 +10,7 @@ use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, Wo
 mod tests;
 
 /// Version of the worker protocol and the data plane.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// One compatibility identity: only equal fingerprints may exchange pages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

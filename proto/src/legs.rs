@@ -39,7 +39,18 @@ pub enum PrefillEvent {
         /// Why, in the worker's words.
         reason: String,
     },
+    /// A chunk has been computed, and more of the same prompt follow.
+    ChunkDone {
+        /// Leading tokens that are computed.
+        computed_tokens: u32,
+    },
+    /// There is nothing else to say, and nothing is wrong.
+    Alive,
 }
+
+/// There is nothing else to say, and nothing is wrong: on either leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alive;
 
 /// A prompt's computation has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +114,13 @@ pub enum DecodeEvent {
     Done(DecodeReport),
     /// The first chunk of a local prefill is starting.
     Scheduled(Scheduled),
+    /// A chunk has been computed, and more follow before the next token.
+    ChunkDone {
+        /// Leading tokens that are computed.
+        computed_tokens: u32,
+    },
+    /// There is nothing else to say, and nothing is wrong.
+    Alive,
 }
 
 /// What a decode leg measured.

@@ -34,7 +34,8 @@ pub struct RouterConfig {
     pub max_deadline: Duration,
     /// Time for a worker to accept a leg, and for a decode worker to grant.
     pub leg_open_timeout: Duration,
-    /// Longest silence of a worker that is queueing, computing or sending.
+    /// Longest silence of a leg, unless ten of its worker's recent steps take longer. Workers speak every
+    /// half second of whatever waits, so this is how long a stuck one goes unnoticed.
     pub progress_timeout: Duration,
     /// Events that a client may be behind before they are merged.
     pub client_buffer: usize,
@@ -64,7 +65,7 @@ impl Default for RouterConfig {
             max_attempts: 8,
             max_deadline: Duration::from_mins(10),
             leg_open_timeout: Duration::from_secs(5),
-            progress_timeout: Duration::from_mins(2),
+            progress_timeout: Duration::from_secs(2),
             client_buffer: 64,
             write_deadline: Duration::from_secs(10),
             max_connections: 1024,
@@ -107,7 +108,13 @@ impl RouterConfig {
         time("grant_wait", self.grant_wait, millisecond, day)?;
         time("max_deadline", self.max_deadline, millisecond, day)?;
         time("leg_open_timeout", self.leg_open_timeout, millisecond, day)?;
-        time("progress_timeout", self.progress_timeout, millisecond, day)?;
+        let least_progress = Duration::from_secs(1);
+        time(
+            "progress_timeout",
+            self.progress_timeout,
+            least_progress,
+            day,
+        )?;
         time("write_deadline", self.write_deadline, millisecond, day)?;
         time("drain_timeout", self.drain_timeout, Duration::ZERO, day)?;
         Ok(self)

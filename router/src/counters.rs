@@ -40,6 +40,8 @@ counters! {
     slow_readers,
     /// Attempts that were planned anew after a worker's failure or refusal.
     retries,
+    /// Attempts that went on after tokens which the client has been sent already.
+    resumes,
     /// Grants that had to be replaced before their pages had landed.
     grant_retries,
     /// Decode workers that refused for now.

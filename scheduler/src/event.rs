@@ -42,6 +42,11 @@ pub enum SequenceEvent {
         /// choice runs, its completion so far.
         pages: Vec<PageIndex>,
     },
+    /// A chunk has been computed, and more of its tokens follow before the next one is sampled.
+    ChunkDone {
+        /// Leading tokens that are computed.
+        computed_tokens: u32,
+    },
     /// Log-probabilities of prompt tokens, if requested: in order, each once, before any token.
     PromptLogprobs {
         /// Prompt index of the first; the first token of a prompt has none.

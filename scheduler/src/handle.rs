@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::inbox::{Command, Inbox};
 use crate::progress::ProgressFactory;
+use crate::pulse::Pulse;
 use crate::scheduler::{ModelFacts, Scheduler};
 use crate::step_loop::StepLoop;
 use crate::{
@@ -32,6 +33,7 @@ pub struct StepHandle {
 /// Ends the loop with the last handle.
 struct Owner {
     inbox: Arc<Inbox>,
+    pulse: Arc<Pulse>,
     next_id: AtomicU64,
 }
 
@@ -188,6 +190,12 @@ impl StepHandle {
         while alive.changed().await.is_ok() {}
     }
 
+    /// Whether the step thread is not stuck: it waits for work, or it has moved (by a layer at least)
+    /// since `seen`, which is brought up to date.
+    pub fn has_moved(&self, seen: &mut u64) -> bool {
+        self.owner.pulse.has_moved(seen)
+    }
+
     fn new_sequence(&self) -> ReleaseUnlessTaken<'_> {
         ReleaseUnlessTaken {
             inbox: &self.owner.inbox,
@@ -214,9 +222,18 @@ pub fn step_loop(
     let scheduler = Scheduler::new(config, model, Box::new(Blake3Hasher))?;
     let (sender, snapshots) = watch::channel(Arc::new(scheduler.snapshot()));
     let (alive_sender, alive) = watch::channel(());
-    let step_loop = StepLoop::new(scheduler, engine, Arc::clone(&inbox), sender, alive_sender);
+    let pulse = Arc::<Pulse>::default();
+    let step_loop = StepLoop::new(
+        scheduler,
+        engine,
+        Arc::clone(&inbox),
+        Arc::clone(&pulse),
+        sender,
+        alive_sender,
+    );
     let owner = Owner {
         inbox,
+        pulse,
         next_id: AtomicU64::new(1),
     };
     let handle = StepHandle {

@@ -22,6 +22,7 @@ mod outcome;
 mod plan;
 mod preempt;
 mod progress;
+mod pulse;
 mod scheduler;
 mod sequence;
 mod spec;

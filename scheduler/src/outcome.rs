@@ -71,8 +71,11 @@ impl Scheduler {
                     lane.computed = slice.from + slice.len;
                 }
                 self.index_pages(slice.id, Some(at));
-                rows.last()
-                    .map_or(Ok(()), |row| self.sample_choice(slice.id, at, row))
+                if let Some(row) = rows.last() {
+                    return self.sample_choice(slice.id, at, row);
+                }
+                self.tell_chunk(slice);
+                Ok(())
             }
         }
     }
@@ -95,6 +98,7 @@ impl Scheduler {
         }
         self.index_pages(slice.id, None);
         if !is_over {
+            self.tell_chunk(slice);
             return Ok(());
         }
         let group = &self.groups[&slice.id];
@@ -135,6 +139,12 @@ impl Scheduler {
             };
             self.events.push((id, event));
         }
+    }
+
+    fn tell_chunk(&mut self, slice: &PlannedSlice) {
+        let computed_tokens = slice.from + slice.len;
+        let event = SequenceEvent::ChunkDone { computed_tokens };
+        self.events.push((slice.id, event));
     }
 
     /// Tells the log-probabilities of the prompt tokens that come after the slice's.

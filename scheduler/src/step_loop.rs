@@ -14,6 +14,7 @@ use crate::inbox::{Command, Inbox, Letters};
 use crate::load::LoadSnapshot;
 use crate::mailbox::{Mailboxes, ReaderNews};
 use crate::plan::Plan;
+use crate::pulse::Pulse;
 use crate::scheduler::Scheduler;
 use crate::{ReservedPages, SequenceError};
 
@@ -26,6 +27,7 @@ pub struct StepLoop {
     engine: Box<dyn StepEngine>,
     mailboxes: Mailboxes,
     inbox: Arc<Inbox>,
+    pulse: Arc<Pulse>,
     snapshots: watch::Sender<Arc<LoadSnapshot>>,
     /// Held for its `Drop`, which says that the loop has ended.
     _alive: watch::Sender<()>,
@@ -48,6 +50,7 @@ impl StepLoop {
         scheduler: Scheduler,
         engine: Box<dyn StepEngine>,
         inbox: Arc<Inbox>,
+        pulse: Arc<Pulse>,
         snapshots: watch::Sender<Arc<LoadSnapshot>>,
         alive: watch::Sender<()>,
     ) -> Self {
@@ -58,6 +61,7 @@ impl StepLoop {
             scheduler,
             engine,
             inbox,
+            pulse,
             snapshots,
             _alive: alive,
         }
@@ -69,7 +73,10 @@ impl StepLoop {
             match self.turn() {
                 Turn::Over => return,
                 Turn::Again => {}
-                Turn::Idle(until) => self.inbox.wait(until),
+                Turn::Idle(until) => {
+                    let _waiting = self.pulse.waiting();
+                    self.inbox.wait(until);
+                }
                 Turn::Step(plan) => {
                     let started = now();
                     self.perform(plan, started);
@@ -85,7 +92,10 @@ impl StepLoop {
             match self.turn() {
                 Turn::Over => return,
                 Turn::Again => {}
-                Turn::Idle(until) => self.inbox.arrived(until).await,
+                Turn::Idle(until) => {
+                    let _waiting = self.pulse.waiting();
+                    self.inbox.arrived(until).await;
+                }
                 Turn::Step(plan) => {
                     let started = now();
                     pace(plan.tokens()).await;
@@ -97,6 +107,7 @@ impl StepLoop {
 
     /// Everything between two steps.
     fn turn(&mut self) -> Turn {
+        self.pulse.beat();
         let letters = self.inbox.take();
         if letters.closed {
             return Turn::Over;
@@ -244,7 +255,9 @@ impl StepLoop {
                 copies: &copies,
                 slices: &slices,
             };
+            let pulse = &self.pulse;
             let mut on_layer = |layer| {
+                pulse.beat();
                 for (listener, tokens, _) in &listeners {
                     listener.advance(layer, *tokens);
                 }

@@ -154,6 +154,11 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_GRANT_WAIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) grant_wait_ms: Option<u64>,
+    /// Longest silence of a worker, unless ten of its steps take longer, milliseconds, at least 1000
+    /// [default: 2000].
+    #[arg(long, env = "BATON_PROGRESS_TIMEOUT_MS", value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) progress_timeout_ms: Option<u64>,
     /// End when standard input closes: the supervisor holds it open.
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -74,6 +74,9 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
         grant_wait: args
             .grant_wait_ms
             .map_or(defaults.grant_wait, Duration::from_millis),
+        progress_timeout: args
+            .progress_timeout_ms
+            .map_or(defaults.progress_timeout, Duration::from_millis),
         ..defaults
     };
     config

@@ -67,11 +67,11 @@ async fn str_05_a_drained_worker_finishes_its_streams_and_takes_no_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn str_05_a_stream_longer_than_the_drain_limit_ends_with_an_error() {
+async fn str_05_a_stream_that_nobody_takes_over_at_the_drain_limit_ends_with_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = slow_model(folder.path());
     let flags = ["--drain-limit-ms", "100", "--pages", "1024"];
-    let mut trio = Trio::start(&model, &flags).await;
+    let mut trio = Trio::start_with(&model, &["--grant-wait-ms", "300"], &flags).await;
     let mut events = trio.client.open(endless(tiny_prompt(1, 100), 3900)).await;
     let mut got = 0;
     while got < 5 {
@@ -120,7 +120,7 @@ async fn str_05_the_command_line_tells_an_abort_as_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = slow_model(folder.path());
     let flags = ["--drain-limit-ms", "0", "--pages", "1024"];
-    let trio = Trio::start(&model, &flags).await;
+    let trio = Trio::start_with(&model, &["--grant-wait-ms", "300"], &flags).await;
     let address = trio.router.address().to_owned();
     let ids = tiny_prompt(1, 100)
         .iter()

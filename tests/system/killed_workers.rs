@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use baton_proto::v1::{PageLedger, WorkerRole};
-use tonic::Code;
+use baton_proto::v1::{GenerateResponse, PageLedger, WorkerRole};
+use tonic::{Code, Streaming};
 
 use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, ledger, rest};
@@ -134,27 +134,58 @@ async fn a_decode_worker_killed_before_landing_costs_no_token() {
     }
 }
 
+/// Five events of a stream.
+async fn some(events: &mut Streaming<GenerateResponse>) -> Answer {
+    let mut answer = Answer::default();
+    for _ in 0..5 {
+        answer.take(events.message().await.expect("a token").expect("a token"));
+    }
+    answer
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn str_04_a_decode_worker_killed_mid_stream_is_an_error_and_not_an_end() {
+async fn str_04_a_decode_worker_killed_mid_stream_hands_over_to_its_successor() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = Setup::new(&slow_model(folder.path()))
         .flag("--pages", 1024)
         .start()
         .await;
+    let request = endless(tiny_prompt(3, 100), 400);
+    let expected = service.generate(request.clone()).await.expect("an answer");
     let pids = service.pids().await;
-    let mut events = service.open(endless(tiny_prompt(3, 100), 3000)).await;
-    let mut answer = Answer::default();
-    for _ in 0..5 {
-        answer.take(events.message().await.expect("a token").expect("a token"));
-    }
+    let mut events = service.open(request).await;
+    let answer = some(&mut events).await;
     signal(pids["decode-0"], "KILL");
+    let answer = tokio::time::timeout(PATIENCE, rest(events, answer))
+        .await
+        .expect("an end in time")
+        .expect("the supervisor starts another one");
+    assert_eq!(answer.essence(), expected.essence());
+    let last = answer.receipt().attempts.last().expect("an attempt");
+    assert!(last.kept_tokens >= 5, "{:?}", answer.receipt());
+    service.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn str_04_a_decode_worker_killed_for_good_is_an_error_and_not_an_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = slow_model(folder.path());
+    let trio = Trio::start_with(&model, &["--grant-wait-ms", "300"], &["--pages", "1024"]).await;
+    let mut events = trio.client.open(endless(tiny_prompt(3, 100), 3000)).await;
+    let answer = some(&mut events).await;
+    trio.decode.signal("KILL");
     let status = tokio::time::timeout(PATIENCE, rest(events, answer))
         .await
         .expect("an end in time")
         .expect_err("half an answer is no answer");
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-    when(&service, WorkerRole::Decode, |pages| pages.total > 0).await;
-    service.assert_idle().await;
+    assert!(
+        status.message().contains("decode-0 was lost after"),
+        "{status:?}"
+    );
+    let prefill = WorkerClient::connect(trio.prefill.address()).await;
+    prefill.when("idle", is_idle).await;
+    trio.client.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

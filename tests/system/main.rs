@@ -26,6 +26,7 @@ mod pressure;
 mod process;
 mod random_requests;
 mod real_model;
+mod resume;
 mod security;
 mod service;
 mod static_membership;

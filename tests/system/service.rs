@@ -131,8 +131,13 @@ pub(crate) struct Trio {
 impl Trio {
     /// Starts all three; the flags go to both workers.
     pub(crate) async fn start(model: &Path, flags: &[&str]) -> Self {
+        Self::start_with(model, &[], flags).await
+    }
+
+    /// The same, with flags for the router.
+    pub(crate) async fn start_with(model: &Path, router_flags: &[&str], flags: &[&str]) -> Self {
         let roles = Roles::new(model);
-        let router = roles.router(&[]);
+        let router = roles.router(router_flags);
         let decode = roles.worker("decode", &router, flags);
         let prefill = roles.worker("prefill", &router, flags);
         Self {

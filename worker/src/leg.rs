@@ -1,10 +1,11 @@
-//! What every leg needs: its outbound stream, its deadline, and one owner of its sequence.
+//! What every leg needs: its outbound stream, its deadline, its sign of life, and one owner of its sequence.
 //!
 //! It must not know which events a leg sends.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_proto::legs::Alive;
 use baton_scheduler::{SequenceEvent, SequenceId, StepHandle};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -16,6 +17,8 @@ use crate::{Admitted, LegError, Worker};
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 /// How long the router may take to make room for the status.
 const LAST_MESSAGE: Duration = Duration::from_secs(2);
+/// A leg that has had nothing to say for this long says so, unless the step loop is stuck.
+pub(crate) const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// Messages that wait for the router to read them.
 const OUTBOUND: usize = 64;
 /// Events of the step loop that wait for their leg.
@@ -27,12 +30,14 @@ pub struct Leg<T> {
     outbound: mpsc::Sender<Result<T, Status>>,
     deadline: Instant,
     request_id: String,
+    /// When the router last heard, or could not hear, something. `None` before the start message.
+    told_at: Mutex<Option<Instant>>,
 }
 
 /// What the server hands to gRPC: dropping it is the router's cancel.
 pub type Outbound<T> = mpsc::Receiver<Result<T, Status>>;
 
-impl<T> Leg<T> {
+impl<T: From<Alive>> Leg<T> {
     /// A leg and the stream that its router reads. It ends soon unless a start message comes.
     pub fn new(worker: Arc<Worker>) -> (Self, Outbound<T>) {
         let (outbound, reader) = mpsc::channel(OUTBOUND);
@@ -43,6 +48,7 @@ impl<T> Leg<T> {
                 outbound,
                 deadline,
                 request_id: String::new(),
+                told_at: Mutex::default(),
             },
             reader,
         )
@@ -71,6 +77,7 @@ impl<T> Leg<T> {
     pub fn begin(&mut self, admitted: &Admitted) {
         self.deadline = admitted.spec.deadline.into();
         self.request_id.clone_from(&admitted.spec.request_id);
+        self.note_told();
     }
 
     /// The router's id of the request.
@@ -85,7 +92,10 @@ impl<T> Leg<T> {
     pub async fn send(&self, message: impl Into<T>) -> Result<(), LegError> {
         tokio::select! {
             biased;
-            sent = self.outbound.send(Ok(message.into())) => sent.map_err(|_| LegError::Cancelled),
+            sent = self.outbound.send(Ok(message.into())) => {
+                self.note_told();
+                sent.map_err(|_| LegError::Cancelled)
+            }
             error = self.over() => Err(error),
         }
     }
@@ -103,14 +113,45 @@ impl<T> Leg<T> {
     }
 
     /// Resolves when the leg must end although nothing is wrong with it: the router has gone, the
-    /// deadline has passed, or the worker ends.
+    /// deadline has passed, or the worker ends. Every wait of a leg waits for this too, so this is also
+    /// where the router is told that there is nothing to tell.
     pub async fn over(&self) -> LegError {
+        let alive = async {
+            loop {
+                self.say_alive().await;
+            }
+        };
         tokio::select! {
             biased;
             () = self.outbound.closed() => LegError::Cancelled,
             () = self.worker.ended() => LegError::DrainLimit,
             () = tokio::time::sleep_until(self.deadline) => LegError::DeadlineExceeded,
+            () = alive => LegError::Cancelled,
         }
+    }
+
+    /// Once nothing has been said for a while, says that the leg waits; if the step loop is stuck, it
+    /// does not, and the router draws its conclusions.
+    async fn say_alive(&self) {
+        let told_at = *self.told_at();
+        let Some(told_at) = told_at else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep_until(told_at + ALIVE_EVERY).await;
+        if self.worker.still_since() < ALIVE_EVERY {
+            // Without room there is something else to read.
+            let _ = self.outbound.try_send(Ok(T::from(Alive)));
+        }
+        self.note_told();
+    }
+
+    fn note_told(&self) {
+        *self.told_at() = Some(Instant::now());
+    }
+
+    /// An instant is whole whatever happened to whoever wrote it.
+    fn told_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.told_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the stream: well, or with the status of what went wrong, which waits, bounded, for a

@@ -33,6 +33,9 @@ pub enum LegError {
     /// The drain limit passed while this leg was running.
     #[error("worker ended before this request did")]
     DrainLimit,
+    /// The step loop does not move.
+    #[error("the step loop has stood still for {0:?}")]
+    Stuck(Duration),
     /// Nothing came after the stream was opened.
     #[error("no start message within {0:?}")]
     NoStart(Duration),
@@ -106,6 +109,7 @@ impl LegError {
             Self::Loading => "loading",
             Self::Draining | Self::Sequence(SequenceError::Draining) => "draining",
             Self::DrainLimit => "drain_limit",
+            Self::Stuck(_) => "stuck",
             Self::NoStart(_) => "no_start",
             Self::Unexpected(_) => "unexpected_message",
             Self::Malformed(_) => "malformed",
@@ -136,7 +140,7 @@ impl LegError {
 
     fn code(&self) -> Code {
         match self {
-            Self::Loading | Self::Draining | Self::DrainLimit => Code::Unavailable,
+            Self::Loading | Self::Draining | Self::DrainLimit | Self::Stuck(_) => Code::Unavailable,
             Self::NoStart(_) | Self::Unexpected(_) | Self::Malformed(_) | Self::NoHandOff(_) => {
                 Code::InvalidArgument
             }

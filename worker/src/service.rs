@@ -1,6 +1,7 @@
 //! `WorkerService`: identity, load and drain of this worker. It must not know the role.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use baton_proto::ids::Incarnation;
 use baton_proto::v1;
@@ -12,6 +13,9 @@ use tonic::{Request, Response, Status};
 
 use crate::load::LoadReports;
 use crate::{LegError, Role, Slot};
+
+/// A step loop that has stood still for this long is no good: who asks is refused, and learns why.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// Serves `WorkerService` for whatever is in the slot.
 pub(crate) struct WorkerFront<R> {
@@ -29,6 +33,10 @@ impl<R: Role> WorkerService for WorkerFront<R> {
         _: Request<v1::GetWorkerRequest>,
     ) -> Result<Response<v1::GetWorkerResponse>, Status> {
         let role = self.slot.get()?;
+        let still = role.worker().still_since();
+        if still > STUCK {
+            return Err(LegError::Stuck(still).into());
+        }
         Ok(Response::new(v1::GetWorkerResponse {
             info: Some(role.worker().info().clone().into()),
             load: Some(role.load().into()),

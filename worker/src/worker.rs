@@ -13,6 +13,7 @@ use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
 use baton_proto::limits::MAX_PROMPT_LOGPROBS;
 use baton_scheduler::{SchedulerConfig, SequenceError, StepHandle};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -39,6 +40,8 @@ pub struct Worker {
     fingerprint_digest: [u8; 32],
     limits: SequenceLimits,
     steps: StepHandle,
+    /// What was last seen of the step thread's pulse, and when that was news.
+    pulse: Mutex<(u64, Instant)>,
     write_deadline: Duration,
     draining: watch::Sender<bool>,
     load_readers: watch::Sender<usize>,
@@ -95,6 +98,7 @@ impl Worker {
             fingerprint_digest,
             limits,
             steps,
+            pulse: Mutex::new((0, Instant::now())),
             write_deadline: options.write_deadline,
             draining: watch::Sender::new(false),
             load_readers: watch::Sender::new(0),
@@ -124,6 +128,17 @@ impl Worker {
     /// The step loop.
     pub fn steps(&self) -> &StepHandle {
         &self.steps
+    }
+
+    /// How long the step thread has been stuck: neither waiting for work nor done with a layer, as far
+    /// as those who ask here have seen.
+    pub(crate) fn still_since(&self) -> Duration {
+        let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seen, moved_at) = &mut *pulse;
+        if self.steps.has_moved(seen) {
+            *moved_at = Instant::now();
+        }
+        moved_at.elapsed()
     }
 
     /// Load report, with the data plane's own counters added.

@@ -11,7 +11,7 @@ use super::sequence::{SequenceLimits, attempt, choice};
 use crate::domain::{GeneratedToken, SequenceSpec, Transport};
 use crate::error::ConvertError;
 use crate::legs::{
-    DecodeCommand, DecodeEvent, DecodeReport, PrefillCommand, PrefillEvent, PrefillReport,
+    Alive, DecodeCommand, DecodeEvent, DecodeReport, PrefillCommand, PrefillEvent, PrefillReport,
     Scheduled,
 };
 use crate::limits::MAX_REASON_BYTES;
@@ -70,6 +70,10 @@ impl TryFrom<v1::PrefillResponse> for PrefillEvent {
                 attempt: attempt("attempt", failed.attempt)?,
                 reason: shortened(failed.reason, MAX_REASON_BYTES),
             },
+            prefill_response::Event::ChunkDone(chunk) => Self::ChunkDone {
+                computed_tokens: chunk.computed_tokens,
+            },
+            prefill_response::Event::Alive(v1::LegAlive {}) => Self::Alive,
         })
     }
 }
@@ -93,8 +97,24 @@ impl From<PrefillEvent> for v1::PrefillResponse {
                 };
                 prefill_response::Event::TransferFailed(failed)
             }
+            PrefillEvent::ChunkDone { computed_tokens } => {
+                prefill_response::Event::ChunkDone(v1::ChunkDone { computed_tokens })
+            }
+            PrefillEvent::Alive => prefill_response::Event::Alive(v1::LegAlive {}),
         };
         Self { event: Some(event) }
+    }
+}
+
+impl From<Alive> for v1::PrefillResponse {
+    fn from(_: Alive) -> Self {
+        PrefillEvent::Alive.into()
+    }
+}
+
+impl From<Alive> for v1::DecodeResponse {
+    fn from(_: Alive) -> Self {
+        DecodeEvent::Alive.into()
     }
 }
 
@@ -167,6 +187,10 @@ impl TryFrom<v1::DecodeResponse> for DecodeEvent {
             decode_response::Event::PromptLogprobs(some) => Self::PromptLogprobs(some.try_into()?),
             decode_response::Event::Done(done) => Self::Done(done.into()),
             decode_response::Event::Scheduled(scheduled) => Self::Scheduled(scheduled.into()),
+            decode_response::Event::ChunkDone(chunk) => Self::ChunkDone {
+                computed_tokens: chunk.computed_tokens,
+            },
+            decode_response::Event::Alive(v1::LegAlive {}) => Self::Alive,
         })
     }
 }
@@ -194,6 +218,10 @@ impl From<DecodeEvent> for v1::DecodeResponse {
             DecodeEvent::Scheduled(scheduled) => {
                 decode_response::Event::Scheduled(scheduled.into())
             }
+            DecodeEvent::ChunkDone { computed_tokens } => {
+                decode_response::Event::ChunkDone(v1::ChunkDone { computed_tokens })
+            }
+            DecodeEvent::Alive => decode_response::Event::Alive(v1::LegAlive {}),
         };
         Self { event: Some(event) }
     }

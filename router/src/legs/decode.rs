@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::silence::Silence;
 use super::{LegFailure, LegRequest};
 use crate::workers::Slot;
 
@@ -26,6 +27,7 @@ pub(crate) struct DecodeLeg {
     /// Owned beside the events, so that both directions end together.
     commands: mpsc::Sender<v1::DecodeRequest>,
     events: Streaming<v1::DecodeResponse>,
+    silence: Silence,
 }
 
 impl DecodeLeg {
@@ -93,6 +95,7 @@ impl DecodeLeg {
                 attempt,
                 commands,
                 events: response.into_inner(),
+                silence: Silence::new(request.progress_timeout),
             }),
             Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
             Err(_) => Err(LegFailure::silent(
@@ -107,17 +110,32 @@ impl DecodeLeg {
         &self.slot
     }
 
-    /// The next event. An end of the stream before [`DecodeEvent::Done`] has been returned is a
-    /// failure, whatever its status. Cancel-safe.
+    /// The next event but mere signs of progress. An end of the stream before [`DecodeEvent::Done`]
+    /// has been returned is a failure, whatever its status, and so is silence. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<DecodeEvent, LegFailure> {
-        match self.events.message().await {
-            Ok(Some(response)) => match DecodeEvent::try_from(response) {
-                Ok(event) => {
+        loop {
+            match self.heard().await? {
+                DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive => {}
+                event => {
                     self.slot.succeeded();
-                    Ok(event)
+                    return Ok(event);
                 }
-                Err(error) => Err(LegFailure::malformed(&mut self.slot, &error)),
-            },
+            }
+        }
+    }
+
+    async fn heard(&mut self) -> Result<DecodeEvent, LegFailure> {
+        let message = self.events.message();
+        let heard = match self.silence.broken(self.slot.worker(), message).await {
+            Ok(heard) => heard,
+            Err(limit) => {
+                let reason = format!("it made no progress for {limit:?}");
+                return Err(self.misbehaved(reason));
+            }
+        };
+        match heard {
+            Ok(Some(response)) => DecodeEvent::try_from(response)
+                .map_err(|error| LegFailure::malformed(&mut self.slot, &error)),
             Ok(None) => Err(LegFailure::worker(
                 &mut self.slot,
                 "it ended without a result",
@@ -138,7 +156,7 @@ impl DecodeLeg {
             .try_send(DecodeCommand::CancelChoice(choice).into());
     }
 
-    /// The worker did something that the protocol does not allow, or nothing for too long.
+    /// The worker did something that the protocol does not allow.
     pub(crate) fn misbehaved(&mut self, reason: impl Into<String>) -> LegFailure {
         LegFailure::worker(&mut self.slot, reason)
     }

@@ -5,11 +5,12 @@
 mod decode;
 mod failure;
 mod prefill;
+mod silence;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_proto::domain::SequenceSpec;
+use baton_proto::domain::{Completion, SequenceSpec};
 use baton_proto::ids::{Attempt, RequestId};
 use baton_sampling::SamplingParams;
 use tokio::time::Instant;
@@ -25,11 +26,15 @@ pub(crate) use prefill::PrefillLeg;
 pub(crate) struct LegRequest {
     pub(crate) request_id: String,
     pub(crate) prompt_ids: Arc<[u32]>,
+    /// What the client has been sent already, by choice: legs go on from there. Empty at first.
+    pub(crate) completions: Vec<Completion>,
     pub(crate) params: SamplingParams,
     pub(crate) cache_salt: Vec<u8>,
     pub(crate) deadline: Instant,
     /// Time for a worker to accept a leg, and for a decode worker to grant.
     pub(crate) open_timeout: Duration,
+    /// Silence of a leg after which its worker has failed, unless its steps excuse more.
+    pub(crate) progress_timeout: Duration,
 }
 
 impl LegRequest {
@@ -39,12 +44,17 @@ impl LegRequest {
             incarnation: worker.info.incarnation,
             fingerprint_digest: worker.digest,
             prompt_ids: self.prompt_ids.to_vec(),
-            completions: Vec::new(),
+            completions: self.completions.clone(),
             params: self.params.clone(),
             cache_salt: self.cache_salt.clone(),
             time_left: self.deadline.saturating_duration_since(Instant::now()),
             attempt,
         }
+    }
+
+    /// Whether the client has been sent tokens before this attempt.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// Whether the time that the client gave has passed.

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::silence::Silence;
 use super::{LegFailure, LegRequest};
 use crate::workers::Slot;
 
@@ -25,6 +26,7 @@ pub(crate) struct PrefillLeg {
     /// Owned beside the events, so that both directions end together.
     commands: mpsc::Sender<v1::PrefillRequest>,
     events: Streaming<v1::PrefillResponse>,
+    silence: Silence,
 }
 
 impl PrefillLeg {
@@ -49,6 +51,7 @@ impl PrefillLeg {
                 request: Arc::clone(request),
                 commands,
                 events: response.into_inner(),
+                silence: Silence::new(request.progress_timeout),
             }),
             Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
             Err(_) => Err(LegFailure::silent(
@@ -63,17 +66,32 @@ impl PrefillLeg {
         &self.slot
     }
 
-    /// The next event. An end of the stream before [`PrefillEvent::Done`] has been returned is a
-    /// failure, whatever its status. Cancel-safe.
+    /// The next event but mere signs of progress. An end of the stream before [`PrefillEvent::Done`]
+    /// has been returned is a failure, whatever its status, and so is silence. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<PrefillEvent, LegFailure> {
-        match self.events.message().await {
-            Ok(Some(response)) => match PrefillEvent::try_from(response) {
-                Ok(event) => {
+        loop {
+            match self.heard().await? {
+                PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive => {}
+                event => {
                     self.slot.succeeded();
-                    Ok(event)
+                    return Ok(event);
                 }
-                Err(error) => Err(LegFailure::malformed(&mut self.slot, &error)),
-            },
+            }
+        }
+    }
+
+    async fn heard(&mut self) -> Result<PrefillEvent, LegFailure> {
+        let message = self.events.message();
+        let heard = match self.silence.broken(self.slot.worker(), message).await {
+            Ok(heard) => heard,
+            Err(limit) => {
+                let reason = format!("it made no progress for {limit:?}");
+                return Err(self.misbehaved(reason));
+            }
+        };
+        match heard {
+            Ok(Some(response)) => PrefillEvent::try_from(response)
+                .map_err(|error| LegFailure::malformed(&mut self.slot, &error)),
             Ok(None) => Err(LegFailure::worker(
                 &mut self.slot,
                 "it ended without a result",
@@ -99,7 +117,7 @@ impl PrefillLeg {
         }
     }
 
-    /// The worker did something that the protocol does not allow, or nothing for too long.
+    /// The worker did something that the protocol does not allow.
     pub(crate) fn misbehaved(&mut self, reason: impl Into<String>) -> LegFailure {
         LegFailure::worker(&mut self.slot, reason)
     }

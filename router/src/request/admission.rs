@@ -98,9 +98,11 @@ impl<'a> Admission<'a> {
         let cache_salt = client.salt(request.cache_salt.into_bytes());
         let wanted = Wanted {
             prompt_ids: Arc::clone(&prompt_ids),
+            trunk_ids: Arc::clone(&prompt_ids),
             cache_salt: cache_salt.clone(),
             choices: params.choices,
             max_tokens: params.max_tokens,
+            tokens_left: params.max_tokens,
             from_start: params.prompt_logprobs.is_some(),
             local_tokens: shared.config.local_prefill_tokens,
             hashes: std::sync::Mutex::default(),
@@ -108,10 +110,12 @@ impl<'a> Admission<'a> {
         let request = LegRequest {
             request_id,
             prompt_ids,
+            completions: Vec::new(),
             params,
             cache_salt,
             deadline: self.deadline,
             open_timeout: shared.config.leg_open_timeout,
+            progress_timeout: shared.config.progress_timeout,
         };
         Ok(Admitted {
             client,

@@ -40,7 +40,7 @@ impl GrantSearch {
     }
 
     async fn run(mut self) -> Result<(DecodeLeg, Grant), Setback> {
-        let until = Instant::now() + self.shared.config.grant_wait;
+        let patient_until = Instant::now() + self.shared.config.grant_wait;
         let mut backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
         let mut hint = None;
         loop {
@@ -60,6 +60,11 @@ impl GrantSearch {
                     Err(not_placed) => not_placed,
                 };
             let delay = backoff.delay();
+            // What has begun to answer waits for room as long as its client does.
+            let until = match hint {
+                Some(_) if self.request.has_begun() => self.request.deadline,
+                _ => patient_until,
+            };
             if not_placed.never_fits.is_some() || Instant::now() + delay >= until {
                 return Err(self.give_up(not_placed, hint).into());
             }

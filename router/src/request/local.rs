@@ -27,32 +27,16 @@ impl RequestTask {
                 return Err(failure.into());
             }
         };
-        let mut began = false;
         while !self.output.all_ended() {
             self.let_client_catch_up().await?;
-            let event = match self.race(self.silent_at(), leg.next()).await? {
-                Some(event) => event,
-                None => Err(leg.misbehaved("it made no progress")),
-            };
-            let outcome = event.and_then(|event| self.take_local(&mut leg, event, &mut began));
-            if let Err(failure) = outcome {
-                return Err(if began {
-                    self.lost(failure)
-                } else {
-                    failure.into()
-                });
-            }
+            let event = self.race_to_deadline(leg.next()).await??;
+            self.take_local(&mut leg, event)?;
         }
         self.close_decode(&mut leg, true).await?;
         Ok(())
     }
 
-    fn take_local(
-        &mut self,
-        leg: &mut DecodeLeg,
-        event: DecodeEvent,
-        began: &mut bool,
-    ) -> Result<(), LegFailure> {
+    fn take_local(&mut self, leg: &mut DecodeLeg, event: DecodeEvent) -> Result<(), LegFailure> {
         match event {
             DecodeEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
             DecodeEvent::PromptLogprobs(told) if told.attempt == leg.attempt => self
@@ -63,12 +47,13 @@ impl RequestTask {
                 let stopped = self
                     .emit(&token, Source::Generated)
                     .map_err(|wrong| leg.misbehaved(wrong))?;
-                *began = true;
                 if stopped {
                     leg.cancel_choice(token.choice);
                 }
             }
             DecodeEvent::Token(_) => Counters::add(&self.shared.counters.tokens_dropped),
+            // The leg has noted it.
+            DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive => {}
             DecodeEvent::Done(_) => return Err(leg.misbehaved("it ended before its choices did")),
             DecodeEvent::Grant(_) | DecodeEvent::Landed { .. } => {
                 return Err(leg.misbehaved("a message of a hand-off in a local prefill"));

@@ -11,6 +11,7 @@ mod output;
 mod prefill_only;
 mod prompt;
 mod receipt;
+mod resume;
 mod setback;
 mod split;
 mod task;

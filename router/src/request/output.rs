@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use baton_proto::domain::{FinishReason, GeneratedToken, PromptLogprobs};
+use baton_proto::domain::{Completion, FinishReason, GeneratedToken, PromptLogprobs};
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
 use baton_text::{Detokenizer, TextError, TextModel};
@@ -186,6 +186,15 @@ impl Output {
     /// Completions, in the order of the choices.
     pub(super) fn completions(&self) -> impl Iterator<Item = &[u32]> {
         self.choices.iter().map(|choice| choice.tokens.as_slice())
+    }
+
+    /// Where each choice stands, for the workers that go on from there.
+    pub(super) fn so_far(&self) -> Vec<Completion> {
+        let so_far = |choice: &Choice| Completion {
+            token_ids: choice.tokens.clone(),
+            ended: choice.ended,
+        };
+        self.choices.iter().map(so_far).collect()
     }
 
     pub(super) fn first_at(&self) -> Option<Instant> {

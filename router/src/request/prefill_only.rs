@@ -17,11 +17,9 @@ impl RequestTask {
         let mut leg = self.open_prefill(slot, reason, false).await?;
         while !self.output.all_ended() {
             self.let_client_catch_up().await?;
-            let event = match self.race(self.silent_at(), leg.next()).await? {
-                Some(event) => event?,
-                None => return Err(leg.misbehaved("it made no progress").into()),
-            };
-            match event {
+            match self.race_to_deadline(leg.next()).await?? {
+                // The leg has noted it.
+                PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive => {}
                 PrefillEvent::Scheduled(scheduled) => self.receipt.scheduled(scheduled),
                 PrefillEvent::FirstToken(token) => {
                     self.emit(&token, Source::Generated)

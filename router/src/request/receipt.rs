@@ -18,6 +18,8 @@ pub(super) struct ReceiptBuilder {
     /// When the worker said that the prompt is being computed.
     scheduled_at: Option<Instant>,
     prefill_reported: bool,
+    /// Tokens that the current attempt goes on after: what it measures is not how the answer began.
+    kept_tokens: u64,
 }
 
 impl ReceiptBuilder {
@@ -34,6 +36,7 @@ impl ReceiptBuilder {
             receipt,
             scheduled_at: None,
             prefill_reported: false,
+            kept_tokens: 0,
         }
     }
 
@@ -44,12 +47,25 @@ impl ReceiptBuilder {
             decode_worker: decode.to_owned(),
             reason: reason.to_owned(),
             failure: String::new(),
+            kept_tokens: self.kept_tokens,
         });
+    }
+
+    /// The attempts from here on go on after so many tokens. Phases are told of the first token's way;
+    /// later attempts fill in only what is missing.
+    pub(super) fn resumed(&mut self, kept_tokens: u64) {
+        self.kept_tokens = kept_tokens;
+    }
+
+    fn is_resumed(&self) -> bool {
+        self.kept_tokens > 0
     }
 
     /// The decode worker of the last attempt, chosen late.
     pub(super) fn decode_worker(&mut self, name: &str, reused_tokens: u32) {
-        self.receipt.decode_cached_tokens = reused_tokens;
+        if !self.is_resumed() {
+            self.receipt.decode_cached_tokens = reused_tokens;
+        }
         if let Some(attempt) = self.receipt.attempts.last_mut() {
             name.clone_into(&mut attempt.decode_worker);
         }
@@ -71,12 +87,18 @@ impl ReceiptBuilder {
     }
 
     pub(super) fn scheduled(&mut self, scheduled: Scheduled) {
+        if self.is_resumed() {
+            return;
+        }
         self.scheduled_at = Some(Instant::now());
         self.receipt.queue_us = micros(scheduled.queue);
         self.receipt.cached_tokens = scheduled.cached_tokens;
     }
 
     pub(super) fn prefill(&mut self, report: &PrefillReport) {
+        if self.is_resumed() {
+            return;
+        }
         self.prefill_reported = true;
         self.receipt.prefill_us = micros(report.prefill);
         self.receipt.grant_wait_us = micros(report.grant_wait);
@@ -92,8 +114,11 @@ impl ReceiptBuilder {
     }
 
     pub(super) fn decode(&mut self, report: DecodeReport, local: bool) {
+        self.receipt.preemptions += report.preemptions;
+        if self.is_resumed() {
+            return;
+        }
         self.receipt.landing_us = micros(report.landing);
-        self.receipt.preemptions = report.preemptions;
         if local {
             self.prefill_reported = true;
             self.receipt.prefill_us = micros(report.prefill);

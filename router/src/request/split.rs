@@ -1,8 +1,8 @@
 //! Serving on a pair: prefill on one worker, decode on another that is chosen when prefill starts.
 //!
-//! Both legs are owned here. Before the pages have landed, either worker can be replaced; after
-//! that the decode worker alone generates. It must not know how a decode worker is found; that is
-//! `grant`.
+//! Both legs are owned here. Before the pages have landed, either worker can be replaced here; a decode
+//! worker that is lost after that ends this way of serving, and another attempt goes on from the tokens
+//! that were sent. It must not know how a decode worker is found; that is `grant`.
 
 use std::sync::Arc;
 
@@ -76,14 +76,7 @@ impl RequestTask {
         if self.client_lags() {
             return self.race_with_client(legs.hear(false)).await;
         }
-        // A search has its own patience, and meanwhile prefill may have nothing to say.
-        let silent_at = if legs.search.is_some() {
-            self.request.deadline
-        } else {
-            self.silent_at()
-        };
-        let heard = self.race(silent_at, legs.hear(true)).await?;
-        Ok(Some(heard.unwrap_or_else(|| legs.silent())))
+        self.race_to_deadline(legs.hear(true)).await.map(Some)
     }
 
     fn hear_prefill(
@@ -126,6 +119,8 @@ impl RequestTask {
                     Counters::add(&self.shared.counters.tokens_dropped);
                 }
             }
+            // The leg has noted it.
+            PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive => {}
             PrefillEvent::Done(report) => {
                 self.receipt.prefill(&report);
                 if !self.output.prompt_is_told() {
@@ -182,8 +177,11 @@ impl RequestTask {
             }) if attempt == decode.attempt && !legs.landed => {
                 legs.landed = true;
                 // Choices that a stop string ended before anyone could be told.
+                let known = &self.request.completions;
+                let is_new = |choice: &u32| known.get(*choice as usize).is_none_or(|c| !c.ended);
                 self.output
                     .stopped()
+                    .filter(is_new)
                     .for_each(|choice| decode.cancel_choice(choice));
                 let worker = Arc::clone(decode.slot().worker());
                 self.note_prefix(&worker, false);
@@ -214,10 +212,7 @@ impl RequestTask {
     }
 
     fn decode_lost(&mut self, legs: &mut Split, failure: LegFailure) -> Result<(), Setback> {
-        if legs.landed {
-            return Err(self.lost(failure));
-        }
-        if legs.prefill.is_none() {
+        if legs.landed || legs.prefill.is_none() {
             // The pages were handed over and are gone: prefill again.
             return Err(failure.into());
         }
@@ -242,13 +237,16 @@ impl RequestTask {
 
     /// Looks for a decode worker for the current attempt.
     fn search(&mut self, legs: &mut Split) {
+        let mut excluded = std::mem::take(&mut legs.lost);
+        let failed_before = self.excluded.failed.iter().cloned();
+        excluded.failed.extend(failed_before);
         let search = GrantSearch {
             shared: Arc::clone(&self.shared),
             request: Arc::clone(&self.request),
             wanted: Arc::clone(&self.wanted),
             digest: legs.prefill_worker.digest,
             attempt: legs.attempt,
-            excluded: std::mem::take(&mut legs.lost),
+            excluded,
         };
         legs.search = Some(search.start());
     }
@@ -332,17 +330,6 @@ impl Split {
             found = found => Heard::Search(Box::new(found)),
             event = prefilled => Heard::Prefill(event),
             event = decoded => Heard::Decode(event),
-        }
-    }
-
-    /// Nothing was heard for too long; whose turn it was failed.
-    fn silent(&mut self) -> Heard {
-        const REASON: &str = "it made no progress";
-        match (&mut self.prefill, &mut self.decode) {
-            (Some(prefill), _) if !self.landed => Heard::Prefill(Err(prefill.misbehaved(REASON))),
-            (_, Some(decode)) => Heard::Decode(Err(decode.misbehaved(REASON))),
-            (Some(prefill), None) => Heard::Prefill(Err(prefill.misbehaved(REASON))),
-            (None, None) => Heard::Search(Box::new(Err(RequestError::Internal.into()))),
         }
     }
 

@@ -1,13 +1,14 @@
 //! The request's task: plan, follow the plan, and plan again after a setback, within bounds.
 //!
-//! It must not know messages on legs; that is `split`, `local` and `prefill_only`.
+//! It must not know messages on legs; that is `split`, `local` and `prefill_only`. What a setback means is
+//! in `resume`.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::Backoff;
-use baton_proto::domain::{GeneratedToken, PromptLogprobs, WorkerRole};
+use baton_proto::domain::{GeneratedToken, PromptLogprobs};
 use baton_proto::ids::Attempt;
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
@@ -18,19 +19,17 @@ use super::ending::Ending;
 use super::outbox::{Outbox, ResponseStream, outbox};
 use super::output::{Output, Source};
 use super::receipt::ReceiptBuilder;
+use super::resume::Setbacks;
 use super::setback::Setback;
 use crate::affinity::PrefixHashes;
 use crate::counters::Counters;
 use crate::error::RequestError;
-use crate::legs::{FailureKind, LegFailure, LegRequest};
+use crate::legs::LegRequest;
 use crate::shared::Shared;
-use crate::workers::{Excluded, NotPlaced, Plan, Wanted, Worker};
+use crate::workers::{Excluded, Plan, Wanted, Worker};
 
 /// Longest wait, after the last token, for the workers' share of the receipt.
 pub(super) const REPORT_WAIT: Duration = Duration::from_millis(500);
-
-/// How far ahead of the router's a worker's clock for one deadline may be.
-const DEADLINE_SKEW: Duration = Duration::from_millis(250);
 
 /// One request being served.
 pub(super) struct RequestTask {
@@ -41,12 +40,11 @@ pub(super) struct RequestTask {
     pub(super) outbox: Outbox,
     pub(super) receipt: ReceiptBuilder,
     pub(super) excluded: Excluded,
+    pub(super) setbacks: Setbacks,
+    /// Tokens that the current attempt need not generate.
+    pub(super) kept: u64,
     /// Number of the current attempt.
     attempt: u32,
-    /// Failures of workers so far.
-    failures: u32,
-    /// End of the patience that begins with the first setback.
-    patient_until: Option<Instant>,
 }
 
 /// Starts the task of an admitted request.
@@ -76,9 +74,9 @@ pub(crate) fn start(
         outbox,
         receipt,
         excluded: Excluded::default(),
+        setbacks: Setbacks::default(),
+        kept: 0,
         attempt: 0,
-        failures: 0,
-        patient_until: None,
     };
     let handle = tokio::spawn(async move {
         let _places = (client, place);
@@ -86,7 +84,10 @@ pub(crate) fn start(
         let request_id = task.request.request_id.clone();
         let code = match result {
             Ok(()) => task.finish().await,
-            Err(error) => task.fail(error),
+            Err(error) => {
+                let error = task.with_what_was_lost(error);
+                task.fail(error)
+            }
         };
         tracing::debug!(request_id, label, ?code, "request ended");
         ending.set(code);
@@ -99,6 +100,9 @@ impl RequestTask {
     async fn run(&mut self) -> Result<(), RequestError> {
         let mut backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
         loop {
+            if self.go_on_from_here() {
+                backoff.reset();
+            }
             match self.shared.directory.plan(&self.wanted, &self.excluded) {
                 Ok(plan) => match self.follow(plan).await {
                     Ok(()) => return Ok(()),
@@ -125,61 +129,21 @@ impl RequestTask {
     async fn follow(&mut self, plan: Plan) -> Result<(), Setback> {
         match plan {
             Plan::Split(slot, reason) => {
+                let reason = self.note_resume(reason);
                 Counters::add(&self.shared.counters.split_prefills);
                 self.split(slot, &reason).await
             }
             Plan::PrefillOnly(slot, reason) => {
+                let reason = self.note_resume(reason);
                 Counters::add(&self.shared.counters.split_prefills);
                 self.prefill_only(slot, &reason).await
             }
             Plan::Local(slot, reason) => {
+                let reason = self.note_resume(reason);
                 Counters::add(&self.shared.counters.local_prefills);
                 self.local(slot, &reason).await
             }
         }
-    }
-
-    /// A request that has found nobody at its first try is refused at once. One that has been let
-    /// down may wait for decode workers to come back.
-    fn worth_waiting(&self, not_placed: &NotPlaced) -> Option<Instant> {
-        let may_change = not_placed.role == WorkerRole::Decode && not_placed.never_fits.is_none();
-        self.patient_until.filter(|_| may_change)
-    }
-
-    /// Notes a leg's failure; an error if the request cannot go on.
-    pub(super) fn set_back(&mut self, failure: LegFailure) -> Result<(), RequestError> {
-        let LegFailure {
-            worker,
-            kind,
-            reason,
-        } = failure;
-        self.receipt.failed(worker.0.as_str(), &reason);
-        tracing::warn!(request_id = self.request.request_id, worker = %worker.0, reason, "leg failed");
-        let patience = Instant::now() + self.shared.config.grant_wait;
-        self.patient_until.get_or_insert(patience);
-        match kind {
-            FailureKind::Request => return Err(RequestError::Refused(reason)),
-            FailureKind::Model => return Err(RequestError::Model(reason)),
-            FailureKind::Deadline if self.is_nearly_over() => return Err(self.deadline_error()),
-            FailureKind::Busy(hint) => {
-                self.excluded.busy.insert(worker, hint);
-            }
-            FailureKind::Away => {
-                self.excluded.failed.insert(worker);
-            }
-            FailureKind::Deadline | FailureKind::HandOff | FailureKind::Worker => {
-                self.failures += 1;
-                if self.failures >= self.shared.config.max_attempts {
-                    let attempts = self.failures;
-                    return Err(RequestError::Attempts {
-                        attempts,
-                        last: reason,
-                    });
-                }
-                self.excluded.failed.insert(worker);
-            }
-        }
-        Ok(())
     }
 
     /// The current attempt.
@@ -207,21 +171,6 @@ impl RequestTask {
         }
     }
 
-    fn deadline_error(&self) -> RequestError {
-        let decoding = self.output.first_at().is_some();
-        RequestError::Deadline {
-            doing: if decoding { "decoding" } else { "prefilling" },
-        }
-    }
-
-    /// Workers count the same deadline and may be a little ahead.
-    fn is_nearly_over(&self) -> bool {
-        self.request
-            .deadline
-            .saturating_duration_since(Instant::now())
-            < DEADLINE_SKEW
-    }
-
     /// As [`Self::race_to_deadline`], but `None` when `silent_at` comes first.
     pub(super) async fn race<T>(
         &mut self,
@@ -230,11 +179,6 @@ impl RequestTask {
     ) -> Result<Option<T>, RequestError> {
         let bounded = tokio::time::timeout_at(silent_at, future);
         Ok(self.race_to_deadline(bounded).await?.ok())
-    }
-
-    /// When silence that begins now has lasted too long.
-    pub(super) fn silent_at(&self) -> Instant {
-        Instant::now() + self.shared.config.progress_timeout
     }
 
     /// Sends log-probabilities of the prompt on to the client; in words what is wrong with them
@@ -296,31 +240,13 @@ impl RequestTask {
             for completion in self.output.completions().filter(|ids| !ids.is_empty()) {
                 // K and V of the last token were never computed.
                 let computed = &completion[..completion.len() - 1];
-                let ids = [&*self.wanted.prompt_ids, computed].concat();
+                let ids = [&*self.request.prompt_ids, computed].concat();
                 let page_size = worker.info.fingerprint.page_size;
                 let salt = &self.wanted.cache_salt;
                 let prefixes = PrefixHashes::new(&worker.digest, page_size, salt, &ids);
                 directory.note_prefix(&prefixes, &worker.key);
             }
         }
-    }
-
-    /// The worker that generated was lost: nobody goes on here.
-    pub(super) fn lost(&mut self, failure: LegFailure) -> Setback {
-        self.receipt
-            .failed(failure.worker.0.as_str(), &failure.reason);
-        match failure.kind {
-            FailureKind::Request => return RequestError::Refused(failure.reason).into(),
-            FailureKind::Model => return RequestError::Model(failure.reason).into(),
-            FailureKind::Deadline if self.is_nearly_over() => return self.deadline_error().into(),
-            _ => {}
-        }
-        RequestError::WorkerLost {
-            worker: failure.worker.0.to_string(),
-            tokens: self.output.tokens(),
-            reason: failure.reason,
-        }
-        .into()
     }
 
     /// Sends usage and receipt.

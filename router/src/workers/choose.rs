@@ -86,6 +86,26 @@ mod tests {
         }
     }
 
+    /// Routers that know nothing of each other's requests, and whose reports of load are old.
+    #[test]
+    fn rte_04_four_routers_do_not_run_to_the_same_workers() {
+        for seed in 0..50 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut routers = [[IDLE; 8]; 4];
+            let mut taken = [0; 8];
+            for number in 0..256 {
+                let workers = &mut routers[number % 4];
+                let at = choose(workers, 100, &mut rng).unwrap();
+                workers[at].work += 100;
+                taken[at] += 1;
+            }
+            assert!(
+                taken.iter().all(|&count| count <= 64),
+                "seed {seed}: {taken:?}"
+            );
+        }
+    }
+
     #[test]
     fn rte_04_a_held_prefix_attracts_until_the_load_outweighs_it() {
         let mut rng = StdRng::seed_from_u64(1);

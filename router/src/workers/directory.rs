@@ -168,9 +168,12 @@ impl WorkerView {
         if self.is_draining() {
             return "draining".to_owned();
         }
-        match self.worker.breaker().quarantine() {
-            Some((_, reason)) => format!("quarantined: {reason}"),
-            None => "ready".to_owned(),
+        let breaker = self.worker.breaker();
+        match breaker.quarantine() {
+            Some((_, reason)) if !breaker.is_half_over(Instant::now()) => {
+                format!("quarantined: {reason}")
+            }
+            _ => "ready".to_owned(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod choose;
 mod directory;
 mod excluded;
 mod plan;
+mod probe;
 mod slot;
 
 pub(crate) use directory::{Directory, WorkerView};

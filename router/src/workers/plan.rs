@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_cluster::MemberKey;
-use baton_proto::domain::WorkerRole;
+use baton_proto::domain::{Completion, WorkerRole};
 use tokio::time::Instant;
 
 use super::choose::{Candidate, choose};
@@ -24,14 +24,20 @@ const SEQUENCE_WORK: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) prompt_ids: Arc<[u32]>,
+    /// What is computed before the first new token: the prompt and, of a choice that goes on alone, its
+    /// completion so far.
+    pub(crate) trunk_ids: Arc<[u32]>,
     pub(crate) cache_salt: Vec<u8>,
+    /// Choices that have not ended.
     pub(crate) choices: u32,
     pub(crate) max_tokens: u32,
+    /// Most tokens that a choice still gets.
+    pub(crate) tokens_left: u32,
     /// The prompt is computed from its start, whatever is held.
     pub(crate) from_start: bool,
     /// Longest prompt (less what is held) that is prefilled on the decode worker.
     pub(crate) local_tokens: u32,
-    /// Hashes of the prompt's prefixes by fingerprint digest, computed once each.
+    /// Hashes of the trunk's prefixes by fingerprint digest, computed once each.
     pub(crate) hashes: Mutex<HashMap<[u8; 32], Arc<PrefixHashes>>>,
 }
 
@@ -93,22 +99,39 @@ impl Wanted {
         prompt / page + u64::from(self.choices) * own.div_ceil(page)
     }
 
-    fn prompt_tokens(&self) -> u32 {
-        self.prompt_ids.len() as u32
+    fn trunk_tokens(&self) -> u32 {
+        self.trunk_ids.len() as u32
     }
 
-    /// Hashes of the prompt's prefixes under a worker's fingerprint.
+    /// What is wanted of the next workers once so much has been generated, by choice.
+    pub(crate) fn after(&self, completions: &[Completion]) -> Self {
+        let mut open = completions.iter().filter(|choice| !choice.ended);
+        let trunk_ids = match (open.next(), open.next()) {
+            (Some(alone), None) => [&*self.prompt_ids, &alone.token_ids].concat().into(),
+            _ => Arc::clone(&self.prompt_ids),
+        };
+        let open = || completions.iter().filter(|choice| !choice.ended);
+        let fewest = open().map(|choice| choice.token_ids.len() as u32).min();
+        Self {
+            prompt_ids: Arc::clone(&self.prompt_ids),
+            trunk_ids,
+            cache_salt: self.cache_salt.clone(),
+            choices: open().count() as u32,
+            max_tokens: self.max_tokens,
+            tokens_left: self.max_tokens.saturating_sub(fewest.unwrap_or(0)),
+            // A token has been sent, so all has been told of the prompt.
+            from_start: false,
+            local_tokens: self.local_tokens,
+            hashes: Mutex::default(),
+        }
+    }
+
+    /// Hashes of the trunk's prefixes under a worker's fingerprint.
     pub(crate) fn prefixes(&self, worker: &Worker) -> Arc<PrefixHashes> {
         let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         let page_size = worker.info.fingerprint.page_size;
-        let new = || {
-            PrefixHashes::new(
-                &worker.digest,
-                page_size,
-                &self.cache_salt,
-                &self.prompt_ids,
-            )
-        };
+        let new =
+            || PrefixHashes::new(&worker.digest, page_size, &self.cache_salt, &self.trunk_ids);
         Arc::clone(
             hashes
                 .entry(worker.digest)
@@ -127,7 +150,7 @@ impl Directory {
         let state = self.lock();
         let pool = Pool::new(&state, wanted, excluded);
         let prefill_usable = pool.usable(WorkerRole::Prefill, None);
-        if wanted.max_tokens == 1 && !prefill_usable.is_empty() {
+        if wanted.tokens_left == 1 && !prefill_usable.is_empty() {
             let slot = pool.claim(&prefill_usable)?;
             return Ok(Plan::PrefillOnly(slot, "prefill only: one token".into()));
         }
@@ -297,24 +320,24 @@ impl<'a> Pool<'a> {
         let page_size = offer.view.worker.info.fingerprint.page_size;
         match offer.view.worker.info.role {
             WorkerRole::Decode => self.wanted.pages(page_size),
-            WorkerRole::Prefill => u64::from(self.prompt_pages(offer)),
+            WorkerRole::Prefill => u64::from(self.trunk_pages(offer)),
         }
     }
 
-    fn prompt_pages(&self, offer: &Offer) -> u32 {
+    fn trunk_pages(&self, offer: &Offer) -> u32 {
         self.wanted
-            .prompt_tokens()
+            .trunk_tokens()
             .div_ceil(offer.view.worker.info.fingerprint.page_size.max(1))
     }
 
     fn short_prompt(&self) -> Option<String> {
-        let (tokens, limit) = (self.wanted.prompt_tokens(), self.wanted.local_tokens);
+        let (tokens, limit) = (self.wanted.trunk_tokens(), self.wanted.local_tokens);
         (tokens <= limit).then(|| format!("local: short prompt ({tokens} <= {limit})"))
     }
 
     /// The decode worker that holds nearly all of the prompt, unless it is far busier than another.
     fn holder<'o>(&self, usable: &[&'o Offer]) -> Option<(&'o Offer, String)> {
-        let tokens = self.wanted.prompt_tokens();
+        let tokens = self.wanted.trunk_tokens();
         let holder = usable.iter().max_by_key(|offer| offer.held)?;
         let work = self.candidate(holder).work;
         let least = usable
@@ -340,14 +363,14 @@ impl<'a> Pool<'a> {
             // A report knows other routers' requests but is late; the own count is neither.
             work: worker.work().max(if stale { 0 } else { reported }),
             stale,
-            fits_now: stale || u64::from(self.prompt_pages(offer)) <= available,
+            fits_now: stale || u64::from(self.trunk_pages(offer)) <= available,
             held: offer.held,
         }
     }
 
     fn claim(&self, offers: &[&Offer]) -> Result<Slot, NotPlaced> {
         let candidates: Vec<Candidate> = offers.iter().map(|offer| self.candidate(offer)).collect();
-        let tokens = self.wanted.prompt_tokens();
+        let tokens = self.wanted.trunk_tokens();
         let role = offers
             .first()
             .map_or(WorkerRole::Decode, |o| o.view.worker.info.role);

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{ClusterError, MemberKey};
+use baton_cluster::{ClusterError, MemberKey, MemberTable};
 use baton_proto::domain::WorkerInfo;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use super::breaker::Breaker;
 use super::directory::Directory;
+use super::probe;
 use crate::counters::Counters;
 
 /// One worker incarnation and this router's own record of it.
@@ -29,6 +31,8 @@ pub(crate) struct Worker {
     tokens: AtomicU64,
     draining: AtomicBool,
     breaker: Mutex<Breaker>,
+    /// For its latest report.
+    members: watch::Receiver<Arc<MemberTable>>,
     counters: Arc<Counters>,
 }
 
@@ -48,6 +52,7 @@ impl Worker {
             tokens: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             breaker: Mutex::default(),
+            members: directory.members(),
             counters: Arc::clone(&directory.counters),
         })
     }
@@ -60,6 +65,15 @@ impl Worker {
     /// Work of those requests, as [`super::choose`] counts it.
     pub(super) fn work(&self) -> u64 {
         self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// How long its steps took of late; zero if it has not said.
+    pub(crate) fn step_time(&self) -> Duration {
+        let members = self.members.borrow();
+        let step_us = members
+            .get(&self.key)
+            .map_or(0, |member| member.load.step_us);
+        Duration::from_micros(u64::from(step_us))
     }
 
     /// Places nothing more there.
@@ -120,7 +134,14 @@ impl Slot {
     /// The worker failed by its own fault.
     pub(crate) fn failed(&mut self, least: Duration, reason: &str) {
         self.probe = false;
-        if self.worker.breaker().fail(Instant::now(), least, reason) {
+        let mut breaker = self.worker.breaker();
+        let begins = breaker.fail(Instant::now(), least, reason);
+        let is_alone = begins && breaker.look_after();
+        drop(breaker);
+        if is_alone {
+            probe::start(&self.worker);
+        }
+        if begins {
             Counters::add(&self.worker.counters.worker_failures);
             tracing::warn!(worker = %self.worker.key.0, reason, "worker quarantined");
         }

@@ -309,7 +309,7 @@ impl FakeWorker {
         until("legs have begun", || self.started() >= legs).await;
     }
 
-    /// Refuses legs with this status instead of accepting them.
+    /// Refuses legs, and to say who it is, with this status.
     pub(crate) fn refuse(&self, status: Option<Status>) {
         *self.state.refuse.lock().unwrap() = status;
     }
@@ -478,6 +478,13 @@ impl WorkerService for Service {
         &self,
         _: Request<v1::GetWorkerRequest>,
     ) -> Result<Response<v1::GetWorkerResponse>, Status> {
+        if *self.0.hang.lock().unwrap() {
+            std::future::pending::<()>().await;
+        }
+        let refusal = self.0.refuse.lock().unwrap().clone();
+        if let Some(status) = refusal {
+            return Err(status);
+        }
         let load = self.0.load.borrow().clone().into();
         let info = self.0.info.clone().into();
         Ok(Response::new(v1::GetWorkerResponse {
@@ -529,6 +536,24 @@ pub(crate) fn token(
         logprobs,
         finish,
     }
+}
+
+/// Completion tokens that a choice has already, unless it has ended.
+pub(crate) fn begun(spec: &SequenceSpec, choice: u32) -> Option<u32> {
+    let so_far = spec.completions.get(choice as usize);
+    match so_far {
+        Some(completion) if completion.ended => None,
+        Some(completion) => Some(completion.token_ids.len() as u32),
+        None => Some(0),
+    }
+}
+
+/// Choices that go on, and the completion tokens that each has already.
+pub(crate) fn open_choices(spec: &SequenceSpec) -> Vec<(u32, u32)> {
+    let choices = 0..spec.params.choices;
+    choices
+        .filter_map(|choice| begun(spec, choice).map(|tokens| (choice, tokens)))
+        .collect()
 }
 
 /// Log-probabilities of the prompt from `position` on, if the request asks for them, a few at a time.
@@ -592,8 +617,13 @@ impl PrefillFake {
     }
 
     pub(crate) fn first_tokens(&self, script: &Script) -> Vec<GeneratedToken> {
-        (0..self.spec.params.choices)
-            .map(|choice| token(script, &self.spec, choice, 0))
+        // Pages hold the prompt and the completion of a choice that goes on alone; of several, those that
+        // have begun are computed where they are decoded.
+        let open = open_choices(&self.spec);
+        let alone = open.len() == 1;
+        open.into_iter()
+            .filter(|&(_, tokens)| alone || tokens == 0 || !self.hand_off)
+            .map(|(choice, tokens)| token(script, &self.spec, choice, tokens))
             .collect()
     }
 
@@ -630,7 +660,8 @@ impl PrefillFake {
         for token in &tokens {
             self.send(PrefillEvent::FirstToken(token.clone())).await;
         }
-        let goes_on = tokens.iter().any(|token| token.finish.is_none());
+        let ended = tokens.iter().filter(|token| token.finish.is_some()).count();
+        let goes_on = ended < open_choices(&self.spec).len();
         if self.hand_off && goes_on {
             loop {
                 let grant = self.grant().await;
@@ -729,9 +760,7 @@ impl DecodeFake {
 
     /// As a worker should.
     pub(crate) async fn behave(mut self, script: Script) -> Result<(), Status> {
-        let choices = self.spec.params.choices;
-        let mut running: Vec<u32> = (0..choices).collect();
-        let mut position = 0;
+        let mut running = open_choices(&self.spec);
         if self.local_prefill {
             let queue = Duration::from_micros(60);
             self.send(DecodeEvent::Scheduled(Scheduled {
@@ -748,26 +777,25 @@ impl DecodeFake {
             let Ok(first) = commit.await else {
                 std::future::pending().await
             };
-            running.retain(|&choice| {
-                first
-                    .iter()
-                    .any(|token| token.choice == choice && token.finish.is_none())
-            });
+            for token in &first {
+                running.retain(|&(choice, _)| choice != token.choice || token.finish.is_none());
+            }
+            for (choice, position) in &mut running {
+                *position += u32::from(first.iter().any(|token| token.choice == *choice));
+            }
             self.landed(first).await;
-            position = 1;
         }
         while !running.is_empty() {
-            for choice in running.clone() {
+            for (choice, position) in std::mem::take(&mut running) {
                 let token = token(&script, &self.spec, choice, position);
-                if token.finish.is_some() {
-                    running.retain(|&running| running != choice);
+                if token.finish.is_none() {
+                    running.push((choice, position + 1));
                 }
                 self.send(DecodeEvent::Token(token)).await;
             }
-            position += 1;
             let pause = tokio::time::sleep(Duration::from_millis(1));
             tokio::select! {
-                cancelled = self.cancel_choice() => running.retain(|&choice| choice != cancelled),
+                cancelled = self.cancel_choice() => running.retain(|&(choice, _)| choice != cancelled),
                 () = pause => {}
             }
         }

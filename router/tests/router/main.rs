@@ -11,4 +11,5 @@ mod limits;
 mod placement;
 mod prompt_logprobs;
 mod raw;
+mod resume;
 mod streaming;

@@ -19,6 +19,16 @@ fn a_request_runs_to_its_end() {
 }
 
 #[test]
+fn xfr_15_chunks_are_told_but_for_the_one_that_brings_a_token() {
+    let mut settings = config(32, 16);
+    settings.max_chunk = 16;
+    let mut rig = Rig::new(settings);
+    let id = rig.submit(&prompt(1, 40), params(5));
+    rig.run_to_end();
+    assert_eq!(rig.heard[&id].chunks, 2, "of 16, 16 and 8 tokens");
+}
+
+#[test]
 fn sch_01_what_can_never_fit_is_refused_at_once() {
     let mut rig = Rig::new(config(8, 16));
     let long = spec(rig.now, &prompt(1, 200), params(10));

@@ -95,6 +95,8 @@ pub(crate) struct Heard {
     pub(crate) scheduled: Option<Vec<baton_kv_cache::PageIndex>>,
     pub(crate) prompt_done: Option<Vec<u32>>,
     pub(crate) first_step: bool,
+    /// Chunks told of.
+    pub(crate) chunks: u32,
     pub(crate) done: Option<u32>,
     pub(crate) failed: Option<SequenceError>,
     /// Steps (of the rig) in which a token came.
@@ -278,6 +280,7 @@ impl Rig {
                     assert!(heard.prompt_done.is_none(), "prompt done twice");
                     heard.prompt_done = Some(running_choices);
                 }
+                SequenceEvent::ChunkDone { .. } => heard.chunks += 1,
                 SequenceEvent::FirstStep => heard.first_step = true,
                 SequenceEvent::Done { preemptions } => heard.done = Some(preemptions),
                 SequenceEvent::Failed(error) => heard.failed = Some(error),

@@ -39,7 +39,9 @@ async fn next(events: &mut mpsc::Receiver<SequenceEvent>) -> Option<SequenceEven
 async fn all(mut events: mpsc::Receiver<SequenceEvent>) -> Vec<SequenceEvent> {
     let mut heard = Vec::new();
     while let Some(event) = next(&mut events).await {
-        heard.push(event);
+        if !matches!(event, SequenceEvent::ChunkDone { .. }) {
+            heard.push(event);
+        }
     }
     heard
 }

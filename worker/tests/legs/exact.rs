@@ -4,7 +4,7 @@ use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_model_file::fixtures::Random;
 use baton_prefill_worker::PrefillWorker;
-use baton_proto::domain::{FinishReason, Transport};
+use baton_proto::domain::{Completion, FinishReason, Transport};
 use baton_sampling::{SamplingParams, TokenLogprobs};
 
 use crate::support::node::{Node, Wish};
@@ -188,6 +188,89 @@ async fn xfr_13_every_length_and_chunk_gives_the_same_pages() {
                 got.choices, expected.choices,
                 "{tokens} tokens in chunks of {chunk}"
             );
+        }
+        prefill.until_idle().await;
+        decode.until_idle().await;
+    }
+}
+
+/// Goes on after what the reference has given up to `cut`, and gives all of it.
+async fn resumed(
+    ask: &Ask,
+    expected: &Got,
+    cut: impl Fn(u32) -> usize,
+    serve: impl AsyncFn(&Ask, Got) -> Got,
+) -> Got {
+    let mut before = Got::default();
+    let mut completions = Vec::new();
+    for (&choice, tokens) in &expected.choices {
+        let so_far = tokens[..cut(choice).min(tokens.len())].to_vec();
+        completions.push(Completion {
+            token_ids: so_far.iter().map(|seen| seen.0).collect(),
+            ended: so_far.len() == tokens.len(),
+        });
+        before.choices.insert(choice, so_far);
+    }
+    let ask = Ask {
+        attempt: 3,
+        completions,
+        ..ask.clone()
+    };
+    serve(&ask, before).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rte_07_legs_go_on_after_what_was_generated_elsewhere() {
+    const SEED: u64 = 907;
+    println!("seed {SEED}");
+    let mut random = Random::new(SEED);
+    for transports in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let (prefill, decode) = pair(Wish {
+            pages: 400,
+            ..Wish::over(transports)
+        })
+        .await;
+        let alone = Node::start::<DecodeWorker>(Wish {
+            prefix_cache: false,
+            ..Wish::default()
+        })
+        .await;
+        for index in 0..12 {
+            let mut ask = random_ask(&mut random, index);
+            ask.params.max_tokens = ask.params.max_tokens.max(3);
+            (ask.params.logprobs, ask.params.prompt_logprobs) = (Some(2), None);
+            ask.params.presence_penalty = 0.5;
+            ask.params.repetition_penalty = 1.3;
+            let expected = local(&alone, &ask).await.expect("undisturbed");
+            // One choice has all of its tokens, if there are several; the others lack some.
+            let cut = |choice: u32| match (choice, ask.params.choices) {
+                (0, 2..) => usize::MAX,
+                (choice, _) => {
+                    let tokens = expected.choices[&choice].len();
+                    (1 + 2 * choice as usize).min(tokens - 1)
+                }
+            };
+            let what = format!("request {index}: {ask:?}");
+            let got = resumed(&ask, &expected, cut, async |ask, mut got| {
+                let mut leg = DecodeLeg::open(&decode, ask, true).await.expect("open");
+                leg.finish(&mut got).await.expect("resumed locally");
+                got
+            })
+            .await;
+            assert_eq!(got.choices, expected.choices, "local, {what}");
+            let got = resumed(&ask, &expected, cut, async |ask, mut got| {
+                let mut first = PrefillLeg::open(&prefill, ask, true).await.expect("open");
+                first.scheduled().await.expect("scheduled");
+                let mut second = DecodeLeg::open(&decode, ask, false).await.expect("open");
+                first.grant(second.granted().await.expect("a grant"));
+                first.finish(&mut got).await.expect("handed off");
+                if got.prefill.as_ref().is_some_and(|report| report.committed) {
+                    second.finish(&mut got).await.expect("resumed");
+                }
+                got
+            })
+            .await;
+            assert_eq!(got.choices, expected.choices, "split, {what}");
         }
         prefill.until_idle().await;
         decode.until_idle().await;

@@ -5,5 +5,6 @@ mod bad_input;
 mod cancel;
 mod exact;
 mod life;
+mod signs;
 mod support;
 mod transfers;

@@ -154,8 +154,18 @@ impl PrefillLeg {
         Ok(Self { sender, events })
     }
 
-    /// The next event; `None` at the end.
+    /// The next event but signs of progress; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<PrefillEvent>, Status> {
+        loop {
+            match self.next_sign().await? {
+                Some(PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive) => {}
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// The next event, whatever it is; `None` at the end.
+    pub(crate) async fn next_sign(&mut self) -> Result<Option<PrefillEvent>, Status> {
         let message = soon("a prefill event", self.events.message()).await?;
         Ok(message.map(|message| message.try_into().expect("a valid event")))
     }
@@ -199,6 +209,7 @@ impl PrefillLeg {
                 Some(PrefillEvent::PromptLogprobs(told)) => got.take_prompt(told),
                 Some(PrefillEvent::FirstToken(token)) => got.take(token),
                 Some(PrefillEvent::Done(report)) => got.prefill = Some(report),
+                Some(PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive) => {}
                 Some(PrefillEvent::TransferFailed { attempt, reason }) => {
                     return Err(Status::aborted(format!("attempt {}: {reason}", attempt.0)));
                 }
@@ -237,8 +248,18 @@ impl DecodeLeg {
         Ok(Self { sender, events })
     }
 
-    /// The next event; `None` at the end.
+    /// The next event but signs of progress; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<DecodeEvent>, Status> {
+        loop {
+            match self.next_sign().await? {
+                Some(DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive) => {}
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// The next event, whatever it is; `None` at the end.
+    pub(crate) async fn next_sign(&mut self) -> Result<Option<DecodeEvent>, Status> {
         let message = soon("a decode event", self.events.message()).await?;
         Ok(message.map(|message| message.try_into().expect("a valid event")))
     }
@@ -270,6 +291,7 @@ impl DecodeLeg {
                 got.decode = Some(report);
                 return Ok(true);
             }
+            Some(DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive) => {}
             Some(DecodeEvent::Grant(grant)) => panic!("a second grant: {grant:?}"),
             None => return Err(Status::unknown("decode ended without its last message")),
         }
