@@ -7,10 +7,12 @@ CACHE ?= $(or $(BATON_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/baton)
 export BATON_CACHE := $(CACHE)
 PROMPT ?= What is the capital of France? Answer in one sentence.
 LISTEN ?= 127.0.0.1:7070
+SEEDS ?= 1000
+FROM ?= 0
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit soak release setup bench-peers bench-engine bench-vllm instructions
+.PHONY: help demo serve test check unit sim soak release setup bench-peers bench-engine bench-vllm instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +44,10 @@ test: ## set up, then every check and test
 	@scripts/fetch-model.sh >/dev/null
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory unit
+
+sim: ## run SEEDS simulated clusters (from FROM), or replay one: SEED=n
+	cargo run --locked --quiet --package baton-simulation -- \
+		$(if $(SEED),one $(SEED) --log,seeds --from $(FROM) --count $(SEEDS))
 
 soak: ## the long loops in full
 	@scripts/setup.sh test

@@ -1,0 +1,250 @@
+//! A client of the router: sends one request, compares every token with the oracle's as it comes, and says
+//! how the request ended. It must not know the fleet.
+
+use std::time::Duration;
+
+use baton_cluster::Dialer;
+use baton_proto::v1;
+use baton_proto::v1::generate_response::Event;
+use baton_proto::v1::inference_service_client::InferenceServiceClient;
+use baton_sampling::SamplingParams;
+use tokio::time::Instant;
+use tonic::{Code, Status, Streaming};
+
+use crate::log::Log;
+use crate::oracle::{End, Oracle};
+use crate::scenario::Ask;
+
+/// How long after its deadline a request may still be without an end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a request ended for its client.
+#[derive(Debug, Clone)]
+pub enum Ending {
+    /// With all its tokens.
+    Done,
+    /// With an error.
+    Error(Code, String),
+    /// The client hung up.
+    Left,
+    /// As no request may end.
+    Badly(String),
+}
+
+/// What came of a request.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// When it was sent.
+    pub started: Instant,
+    /// When it ended.
+    pub ended: Instant,
+    /// How.
+    pub ending: Ending,
+    /// In words: what should not have happened.
+    pub wrong: Vec<String>,
+}
+
+/// A request on its way.
+pub struct Client<'a> {
+    /// Which.
+    pub number: usize,
+    /// What is asked.
+    pub ask: &'a Ask,
+    /// What is right.
+    pub oracle: &'a Oracle,
+    /// What happens.
+    pub log: &'a Log,
+}
+
+/// What has come so far.
+struct Heard {
+    expected: Vec<(Vec<u32>, End)>,
+    tokens: Vec<usize>,
+    finished: Vec<bool>,
+    is_done: bool,
+    events: u32,
+}
+
+impl Client<'_> {
+    /// Sends the request over a connection of its own and follows it to its end.
+    pub async fn run(&self, dialer: &Dialer, address: &str) -> Outcome {
+        let started = Instant::now();
+        let mut wrong = Vec::new();
+        self.note("is sent");
+        let limit = self.ask.deadline + PATIENCE;
+        let followed = tokio::time::timeout(limit, self.follow(dialer, address, &mut wrong)).await;
+        let ending = followed.unwrap_or_else(|_| Ending::Badly(format!("no end within {limit:?}")));
+        if let Ending::Badly(what) = &ending {
+            wrong.push(what.clone());
+        }
+        self.note(&format!("ends: {ending:?}"));
+        Outcome {
+            started,
+            ended: Instant::now(),
+            ending,
+            wrong,
+        }
+    }
+
+    async fn follow(&self, dialer: &Dialer, address: &str, wrong: &mut Vec<String>) -> Ending {
+        let channel = match dialer.channel(address) {
+            Ok(channel) => channel,
+            Err(error) => return Ending::Badly(error.to_string()),
+        };
+        let mut request = tonic::Request::new(self.message());
+        request.set_timeout(self.ask.deadline);
+        let stream = InferenceServiceClient::new(channel).generate(request).await;
+        let mut stream = match stream {
+            Ok(stream) => stream.into_inner(),
+            Err(status) => return failed(&status),
+        };
+        let mut heard = self.expected();
+        loop {
+            if self.ask.drop_after.is_some_and(|most| heard.events >= most) {
+                return Ending::Left;
+            }
+            tokio::time::sleep(self.ask.pause).await;
+            match stream.message().await {
+                Ok(Some(response)) => self.hear(&mut heard, response, wrong),
+                Ok(None) if heard.is_done => return Ending::Done,
+                Ok(None) => return Ending::Badly("an end without Done or error".into()),
+                Err(status) => {
+                    if heard.is_done {
+                        wrong.push(format!("after Done: {status}"));
+                    }
+                    self.nothing_follows(&mut stream, wrong).await;
+                    return failed(&status);
+                }
+            }
+        }
+    }
+
+    async fn nothing_follows(
+        &self,
+        stream: &mut Streaming<v1::GenerateResponse>,
+        wrong: &mut Vec<String>,
+    ) {
+        if let Ok(Some(event)) = stream.message().await {
+            wrong.push(format!("after an error: {event:?}"));
+        }
+    }
+
+    fn message(&self) -> v1::GenerateRequest {
+        let ask = self.ask;
+        let token_ids = ask.prompt.clone();
+        let input = v1::generate_request::Input::Tokens(v1::TokenInput { token_ids });
+        v1::GenerateRequest {
+            input: Some(input),
+            sampling: Some(v1::SamplingOptions {
+                temperature: Some(ask.temperature),
+                seed: Some(ask.seed),
+                n: Some(ask.choices),
+                max_tokens: Some(ask.max_tokens),
+                min_tokens: ask.min_tokens,
+                frequency_penalty: ask.frequency_penalty,
+                stop_token_ids: ask.stop_token_ids.clone(),
+                ..v1::SamplingOptions::default()
+            }),
+            ..v1::GenerateRequest::default()
+        }
+    }
+
+    fn expected(&self) -> Heard {
+        let ask = self.ask;
+        let params = SamplingParams {
+            temperature: ask.temperature,
+            seed: ask.seed,
+            choices: ask.choices,
+            max_tokens: ask.max_tokens,
+            min_tokens: ask.min_tokens,
+            frequency_penalty: ask.frequency_penalty,
+            stop_token_ids: ask.stop_token_ids.clone(),
+            ..SamplingParams::default()
+        };
+        let choices = 0..ask.choices;
+        Heard {
+            expected: choices
+                .map(|choice| self.oracle.completion(&ask.prompt, &params, choice))
+                .collect(),
+            tokens: vec![0; ask.choices as usize],
+            finished: vec![false; ask.choices as usize],
+            is_done: false,
+            events: 0,
+        }
+    }
+
+    fn hear(&self, heard: &mut Heard, response: v1::GenerateResponse, wrong: &mut Vec<String>) {
+        heard.events += 1;
+        if heard.is_done {
+            wrong.push(format!("after Done: {response:?}"));
+        }
+        match response.event {
+            Some(Event::Token(token)) => {
+                self.note(&format!(
+                    "hears {}.{}: {:?}",
+                    token.choice, token.position, token.token_ids
+                ));
+                wrong.extend(heard.token(&token));
+            }
+            Some(Event::Finished(finished)) => wrong.extend(heard.finished(&finished)),
+            Some(Event::Done(_)) => {
+                heard.is_done = true;
+                if heard.finished.contains(&false) {
+                    wrong.push("Done before every choice has finished".into());
+                }
+            }
+            Some(Event::Prompt(_)) | None => wrong.push(format!("not asked for: {response:?}")),
+        }
+    }
+
+    fn note(&self, what: &str) {
+        self.log
+            .note(format_args!("request {} {what}", self.number));
+    }
+}
+
+fn failed(status: &Status) -> Ending {
+    Ending::Error(status.code(), status.message().to_owned())
+}
+
+impl Heard {
+    /// What is wrong with a token event.
+    fn token(&mut self, token: &v1::TokenEvent) -> Option<String> {
+        let choice = token.choice as usize;
+        let Some((expected, _)) = self.expected.get(choice) else {
+            return Some(format!("tokens of choice {choice}"));
+        };
+        let at = self.tokens[choice];
+        if self.finished[choice] || token.position as usize != at {
+            return Some(format!(
+                "choice {choice}: position {} where {at} is next",
+                token.position
+            ));
+        }
+        self.tokens[choice] += token.token_ids.len();
+        let right = expected.get(at..self.tokens[choice]);
+        (right != Some(&token.token_ids)).then(|| {
+            let got = &token.token_ids;
+            format!("choice {choice} position {at}: {got:?} instead of {right:?}")
+        })
+    }
+
+    /// What is wrong with the end of a choice.
+    fn finished(&mut self, finished: &v1::FinishedEvent) -> Option<String> {
+        let choice = finished.choice as usize;
+        let (expected, end) = self.expected.get(choice)?;
+        let reason = match end {
+            End::Stop => v1::FinishReason::Stop,
+            End::Length => v1::FinishReason::Length,
+        };
+        let again = std::mem::replace(&mut self.finished[choice], true);
+        let is_right = !again
+            && self.tokens[choice] == expected.len()
+            && finished.finish_reason() == reason
+            && finished.completion_tokens as usize == expected.len();
+        (!is_right).then(|| {
+            let length = expected.len();
+            format!("{finished:?} instead of {reason:?} after {length} tokens; again: {again}")
+        })
+    }
+}

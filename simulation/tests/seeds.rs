@@ -1,0 +1,40 @@
+//! Seeds as `make test` runs them; that a seed replays; that a planted fault is seen.
+
+use std::process::{Command, Output};
+
+/// The seeds of every test run.
+const SEEDS: u64 = 1000;
+
+fn simulation(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_baton-simulation"))
+        .args(arguments)
+        .output()
+        .expect("it starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_thousand_seeds_hold() {
+    let output = simulation(&["seeds", "--count", &SEEDS.to_string()]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_seed_replays_to_the_same_event_log() {
+    for seed in ["3", "17", "4242", "99991"] {
+        let runs = [(); 3].map(|()| text(&simulation(&["one", seed, "--log"])));
+        assert!(runs[0].lines().count() > 20, "seed {seed}: {}", runs[0]);
+        assert_eq!(runs[0], runs[1], "seed {seed}");
+        assert_eq!(runs[0], runs[2], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_planted_fault_is_seen() {
+    let output = simulation(&["seeds", "--count", "60", "--plant", "generations"]);
+    assert!(!output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains(" instead of "), "{}", text(&output));
+}
