@@ -107,6 +107,12 @@ fn status_text(response: &ListWorkersResponse) -> String {
         "router  pid {}  incarnation {:016x}  {} waiting, {} running\n",
         router.pid, router.incarnation, router.requests_waiting, router.requests_running
     );
+    if let Some(age_ms) = router.counters.get("membership_age_ms") {
+        let (seconds, tenths) = (age_ms / 1000, age_ms % 1000 / 100);
+        text.truncate(text.trim_end().len());
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  etcd heard {seconds}.{tenths} s ago");
+    }
     if response.workers.is_empty() {
         text.push_str("no workers are registered\n");
         return text;

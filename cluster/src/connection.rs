@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_proto::domain::{WorkerInfo, WorkerLoad};
+use baton_proto::limits::MAX_DIFFERING_FIELDS;
 use baton_proto::v1;
 use baton_proto::v1::worker_service_client::WorkerServiceClient;
 use tonic::Status;
@@ -67,17 +68,20 @@ impl Connection {
         Ok(entry)
     }
 
-    /// Follows the worker's load until its end, or until another has taken its place.
-    pub(crate) async fn follow(&mut self, entry: &Entry) -> Status {
+    /// Follows the worker's load until its end, or until another has taken its place. The worker is told
+    /// in which fields it does not fit.
+    pub(crate) async fn follow(&mut self, entry: &Entry, differing_fields: Vec<String>) -> Status {
         tokio::select! {
-            status = self.loads(entry) => status,
+            status = self.loads(entry, differing_fields) => status,
             status = entry.displaced() => status,
         }
     }
 
-    async fn loads(&mut self, entry: &Entry) -> Status {
+    async fn loads(&mut self, entry: &Entry, mut differing_fields: Vec<String>) -> Status {
+        differing_fields.truncate(MAX_DIFFERING_FIELDS);
         let request = v1::WatchLoadRequest {
             incarnation: entry.key().1.0,
+            differing_fields,
         };
         let asked = self.client.watch_load(request);
         let mut reports = match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {

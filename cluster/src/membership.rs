@@ -56,8 +56,9 @@ impl Membership {
         }
     }
 
-    /// This process reads of workers in etcd and goes to them. Needs a tokio runtime.
-    pub fn etcd(options: EtcdOptions, dialer: &Dialer) -> Self {
+    /// This process reads of workers in etcd and goes to them; those that do not fit stay in the table,
+    /// told which fields differ. Needs a tokio runtime.
+    pub fn etcd(options: EtcdOptions, dialer: &Dialer, check: CheckWorker) -> Self {
         let writer = TableWriter::new();
         let standing = Arc::new(Standing::new());
         let mut watchers = JoinSet::new();
@@ -65,6 +66,7 @@ impl Membership {
             options,
             dialer.clone(),
             Arc::clone(&writer),
+            check,
             Arc::clone(&standing),
         ));
         Self {

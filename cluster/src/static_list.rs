@@ -77,7 +77,7 @@ pub(crate) async fn watch_worker(address: String, dialer: Dialer, writer: Arc<Ta
     loop {
         match introduce(&mut connection, &writer).await {
             Ok(entry) => {
-                let status = connection.follow(&entry).await;
+                let status = connection.follow(&entry, Vec::new()).await;
                 // Two watchers of one worker do not take turns in a hurry.
                 if status.code() != Code::Aborted {
                     backoff.reset();

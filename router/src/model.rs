@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use baton_cluster::CheckWorker;
 use baton_model_file::ModelFile;
 use baton_proto::domain::{Fingerprint, PROTOCOL_VERSION};
 use baton_text::{TextError, TextModel};
@@ -64,6 +65,15 @@ impl ServedModel {
     /// Whether clients mean this model. Names are only ever compared.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
         name.is_empty() || self.names.iter().any(|known| known == name)
+    }
+
+    /// Tells in which fields a worker does not fit.
+    pub fn check_worker(&self) -> CheckWorker {
+        let model = self.clone();
+        Arc::new(move |info| {
+            let differing = model.differing_fields(&info.fingerprint);
+            differing.into_iter().map(str::to_owned).collect()
+        })
     }
 
     /// Names of the fields in which a worker's fingerprint contradicts this model.

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{
-    Accept, CheckWorker, Dialer, Membership, Strangers, Tls, http2, incoming_under,
-};
+use baton_cluster::{Accept, Dialer, Membership, Strangers, Tls, http2, incoming_under};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
@@ -167,19 +165,11 @@ impl Router {
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
         if let Some(registry) = self.membership.registry() {
-            let registry = registry.service(self.check_worker());
+            let registry = registry.service(self.shared.model.check_worker());
             let door = self.guard.door(For::Peers);
             routes = routes.add_service(InterceptedService::new(registry, door));
         }
         Ok(routes)
-    }
-
-    fn check_worker(&self) -> CheckWorker {
-        let model = self.shared.model.clone();
-        Arc::new(move |info| {
-            let differing = model.differing_fields(&info.fingerprint);
-            differing.into_iter().map(str::to_owned).collect()
-        })
     }
 
     /// Refuses new requests and waits for the running ones.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use baton_cluster::{Dialer, EtcdOptions, EtcdPassword, Membership, StaticList};
+use baton_cluster::{CheckWorker, Dialer, EtcdOptions, EtcdPassword, Membership, StaticList};
 
 use crate::args::{EtcdArgs, RouterArgs, WorkerArgs};
 use crate::exit::Failure;
@@ -46,7 +46,11 @@ pub(super) fn is_embedded(args: &RouterArgs) -> bool {
 }
 
 /// The router's membership.
-pub(super) async fn of_router(args: &RouterArgs, dialer: &Dialer) -> Result<Membership, Failure> {
+pub(super) async fn of_router(
+    args: &RouterArgs,
+    dialer: &Dialer,
+    check: CheckWorker,
+) -> Result<Membership, Failure> {
     let how = args.membership.as_deref().unwrap_or("embedded");
     match How::parse(how)? {
         How::Embedded => Ok(Membership::embedded()),
@@ -56,7 +60,10 @@ pub(super) async fn of_router(args: &RouterArgs, dialer: &Dialer) -> Result<Memb
             let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
             Ok(Membership::static_list(list, dialer))
         }
-        How::Etcd(endpoints) => Ok(Membership::etcd(etcd(endpoints, &args.etcd).await?, dialer)),
+        How::Etcd(endpoints) => {
+            let options = etcd(endpoints, &args.etcd).await?;
+            Ok(Membership::etcd(options, dialer, check))
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
     let registering = membership::is_embedded(&args);
     let tls = security::router_tls(&args.security, client_ca, registering)?;
     let dialer = Dialer::plain().with_tls(tls.as_ref());
-    let membership = membership::of_router(&args, &dialer).await?;
+    let membership = membership::of_router(&args, &dialer, model.check_worker()).await?;
     let keys = args.door.api_keys.map(keys::follow).transpose()?;
     if keys.is_some() && tls.is_none() {
         tracing::warn!(

@@ -13,7 +13,7 @@ use crate::client::{Client, WorkerClient};
 use crate::etcd_server::EtcdServer;
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
 use crate::process::{PATIENCE, Process, assert_refused, baton, runs, soak};
-use crate::service::Roles;
+use crate::service::{Roles, Setup};
 
 /// An etcd and what is started over it.
 struct Place {
@@ -383,6 +383,66 @@ fn k8s_03_ready_only_when_registered_and_a_router_has_come() {
         });
         drop(worker);
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_03_a_router_of_another_model_makes_nobody_ready() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = Place::new(&tiny_model(folder.path()));
+    let router = place.router();
+    let _decode = place.worker("decode", "decode-0", &[]);
+    let model = slow_model(folder.path()).display().to_string();
+    // It never gets ready, so it is not started by `worker`.
+    let stranger = std::process::Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(["decode", "--model", &model, "--worker-id", "stranger"])
+        .args(["--membership", &place.membership])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let client = Client::connect(router.address()).await;
+    let begin = Instant::now();
+    while !(client.status().await.workers.iter())
+        .any(|one| one.state.contains("metadata_digest") && one.load_age_ms < 60_000)
+    {
+        assert!(begin.elapsed() < PATIENCE, "it never came");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for seed in 0..4 {
+        let answer = client.generate(endless(tiny_prompt(seed, 100), 4)).await;
+        assert_eq!(answer.expect("an answer").workers().1, "decode-0");
+    }
+    crate::process::signal(stranger.id(), "TERM");
+    let ended = stranger.wait_with_output().expect("it ends");
+    let (out, log) = (
+        String::from_utf8_lossy(&ended.stdout),
+        String::from_utf8_lossy(&ended.stderr),
+    );
+    assert!(!out.contains("ready"), "{out}\n{log}");
+    assert!(log.contains("metadata_digest"), "{log}");
+    until_keys(&place.etcd, 1).await;
+    client.until_ready(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn up_uses_etcd_when_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let etcd = EtcdServer::start(&[]);
+    let service = Setup::new(&tiny_model(folder.path()))
+        .flag("--membership", format!("etcd:{}", etcd.endpoint()))
+        .flag("--local-prefill-tokens", 0)
+        .start()
+        .await;
+    let answer = service.generate(endless(tiny_prompt(1, 100), 4)).await;
+    assert_eq!(
+        answer.expect("an answer").workers(),
+        ("prefill-0", "decode-0")
+    );
+    assert_eq!(keys(&etcd).await.len(), 2);
+    let status = baton(&["status", "--connect", &service.address]);
+    assert!(status.stdout.contains("etcd heard"), "{status:?}");
+    drop(service);
+    until_keys(&etcd, 0).await;
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_proto::ids::Incarnation;
+use baton_proto::limits::{MAX_DIFFERING_FIELDS, MAX_NAME_BYTES};
 use baton_proto::v1;
 use baton_proto::v1::worker_service_server::WorkerService;
 use tokio::sync::mpsc;
@@ -47,10 +48,12 @@ impl<R: Role> WorkerService for WorkerFront<R> {
         &self,
         request: Request<v1::WatchLoadRequest>,
     ) -> Result<Response<Self::WatchLoadStream>, Status> {
-        let role = self.checked(request.into_inner().incarnation)?.clone();
+        let request = request.into_inner();
+        let role = self.checked(request.incarnation)?.clone();
+        let fits = fits(&request.differing_fields)?;
         let (reports, reader) = mpsc::channel(1);
         let stop = self.stop.clone();
-        let reader_counts = role.worker().read_load();
+        let reader_counts = fits.then(|| role.worker().read_load());
         tokio::spawn(async move {
             let _reader_counts = reader_counts;
             let mut loads = LoadReports::new(role);
@@ -94,4 +97,23 @@ impl<R: Role> WorkerFront<R> {
             Err(LegError::WrongIncarnation { asked, here })
         }
     }
+}
+
+/// Whether the router that asks places requests here; if it serves another model, the log says so.
+fn fits(differing_fields: &[String]) -> Result<bool, Status> {
+    if differing_fields.len() > MAX_DIFFERING_FIELDS
+        || differing_fields.iter().any(|f| f.len() > MAX_NAME_BYTES)
+    {
+        return Err(Status::invalid_argument(format!(
+            "differing_fields: {} names, allowed are {MAX_DIFFERING_FIELDS} of {MAX_NAME_BYTES} bytes",
+            differing_fields.len()
+        )));
+    }
+    if !differing_fields.is_empty() {
+        tracing::error!(
+            ?differing_fields,
+            "a router serves another model; it places nothing here"
+        );
+    }
+    Ok(differing_fields.is_empty())
 }

@@ -19,6 +19,7 @@ use super::standing::Standing;
 use crate::backoff::Backoff;
 use crate::connection::Connection;
 use crate::dialer::Dialer;
+use crate::membership::CheckWorker;
 use crate::table::{Entry, MAX_MEMBERS, TableWriter};
 
 /// A candidate that is neither named nor answers is given up after this long.
@@ -28,6 +29,7 @@ const UNLISTED_GRACE: Duration = Duration::from_secs(10);
 pub(super) struct Candidates {
     dialer: Dialer,
     writer: Arc<TableWriter>,
+    check: CheckWorker,
     standing: Arc<Standing>,
     known: HashMap<Name, Candidate>,
     tasks: JoinSet<()>,
@@ -52,10 +54,16 @@ fn name(info: &WorkerInfo) -> Name {
 }
 
 impl Candidates {
-    pub(super) fn new(dialer: Dialer, writer: Arc<TableWriter>, standing: Arc<Standing>) -> Self {
+    pub(super) fn new(
+        dialer: Dialer,
+        writer: Arc<TableWriter>,
+        check: CheckWorker,
+        standing: Arc<Standing>,
+    ) -> Self {
         Self {
             dialer,
             writer,
+            check,
             standing,
             known: HashMap::new(),
             tasks: JoinSet::new(),
@@ -135,8 +143,8 @@ impl Candidates {
     fn follow(&mut self, info: WorkerInfo) -> Candidate {
         let (listed, receiver) = watch::channel(true);
         let (writer, standing) = (Arc::clone(&self.writer), Arc::clone(&self.standing));
-        let dialer = self.dialer.clone();
-        let task = watch_candidate(info.clone(), receiver, dialer, writer, standing);
+        let (dialer, check) = (self.dialer.clone(), Arc::clone(&self.check));
+        let task = watch_candidate(info.clone(), receiver, dialer, writer, check, standing);
         let task = self.tasks.spawn(task);
         Candidate { info, listed, task }
     }
@@ -153,6 +161,7 @@ async fn watch_candidate(
     mut listed: watch::Receiver<bool>,
     dialer: Dialer,
     writer: Arc<TableWriter>,
+    check: CheckWorker,
     standing: Arc<Standing>,
 ) {
     let Ok(channel) = dialer.channel(&info.address) else {
@@ -166,7 +175,7 @@ async fn watch_candidate(
     loop {
         let status = match introduce(&mut connection, &info, &writer).await {
             Ok(entry) => {
-                let status = connection.follow(&entry).await;
+                let status = connection.follow(&entry, check(&info)).await;
                 lost_at = Instant::now();
                 if status.code() != Code::Aborted {
                     backoff.reset();

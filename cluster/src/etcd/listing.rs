@@ -20,6 +20,7 @@ use super::standing::Standing;
 use crate::ClusterError;
 use crate::backoff::Backoff;
 use crate::dialer::Dialer;
+use crate::membership::CheckWorker;
 use crate::table::{MAX_MEMBERS, TableWriter};
 
 /// Keys of one read: values may be as large as etcd allows, 1.5 MiB by default.
@@ -42,11 +43,12 @@ pub(crate) async fn keep_members(
     options: EtcdOptions,
     dialer: Dialer,
     writer: Arc<TableWriter>,
+    check: CheckWorker,
     standing: Arc<Standing>,
 ) {
     let mut listing = Listing {
         options,
-        candidates: Candidates::new(dialer, writer, Arc::clone(&standing)),
+        candidates: Candidates::new(dialer, writer, check, Arc::clone(&standing)),
         standing,
         told: HashSet::new(),
         // The first answer is news.

@@ -20,15 +20,18 @@ pub(super) async fn connect(options: &EtcdOptions, attempt: usize) -> Result<Cli
     answered("a connection", Client::connect([endpoint], Some(settings))).await
 }
 
-/// The answer of a call, within [`CALL_TIMEOUT`].
-pub(super) async fn answered<T>(
+/// The answer of a call, within [`CALL_TIMEOUT`]. On the heap: calls of the client are large.
+pub(super) fn answered<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, ClusterError> {
-    match tokio::time::timeout(CALL_TIMEOUT, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(ClusterError::EtcdSilent { what }),
+) -> impl Future<Output = Result<T, ClusterError>> {
+    let call = Box::pin(call);
+    async move {
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(ClusterError::EtcdSilent { what }),
+        }
     }
 }
 

@@ -36,6 +36,10 @@ async fn options(endpoints: &str) -> EtcdOptions {
     options.validate().await.unwrap()
 }
 
+fn membership_over(options: EtcdOptions) -> Membership {
+    Membership::etcd(options, &Dialer::plain(), Arc::new(|_| Vec::new()))
+}
+
 async fn until(membership: &Membership, what: &str, wanted: impl Fn(&MemberTable) -> bool) {
     let mut table = membership.table();
     soon(what, table.wait_for(|table| wanted(table)))
@@ -101,7 +105,7 @@ async fn stored(client: &mut Client, key: &str) -> Option<(i64, Vec<u8>)> {
 async fn a_worker_is_found_through_etcd_and_leaves_it() {
     let etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let mut worker = Worker::start(&options, "d-0", 7).await;
     until(&membership, "found", |table| has(table, "d-0", 7)).await;
     let key = worker.key(&options);
@@ -125,7 +129,7 @@ async fn a_worker_is_found_through_etcd_and_leaves_it() {
 async fn dsc_01_an_outage_of_etcd_loses_nobody() {
     let mut etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let workers = [
         Worker::start(&options, "d-0", 1).await,
         Worker::start(&options, "d-1", 2).await,
@@ -180,7 +184,7 @@ async fn dsc_01_etcd_may_come_after_everybody_else() {
     let mut etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
     etcd.kill();
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let starting = Worker::start(&options, "d-0", 1);
     let mut starting = std::pin::pin!(starting);
     let early = tokio::time::timeout(Duration::from_secs(1), &mut starting).await;
@@ -194,7 +198,7 @@ async fn dsc_01_etcd_may_come_after_everybody_else() {
 async fn dsc_02_a_revoked_lease_is_replaced() {
     let etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let worker = Worker::start(&options, "d-0", 1).await;
     until(&membership, "found", |table| has(table, "d-0", 1)).await;
     let (mut client, key) = (client(&etcd).await, worker.key(&options));
@@ -259,7 +263,7 @@ async fn dsc_03_a_watch_that_fell_silent_is_replaced() {
     let direct = options(&etcd.endpoint()).await;
     let (proxy, silence) = silent_proxy(etcd.endpoint()).await;
     let both = options(&format!("{proxy},{}", etcd.endpoint())).await;
-    let membership = Membership::etcd(both, &Dialer::plain());
+    let membership = membership_over(both);
     let _first = Worker::start(&direct, "d-0", 1).await;
     until(&membership, "found", |table| has(table, "d-0", 1)).await;
     assert!(counter(&membership, "membership_age_ms") < 10_000);
@@ -277,7 +281,7 @@ async fn dsc_05_after_a_compaction_the_whole_list_is_read() {
     let etcd = EtcdServer::start(&[]);
     let direct = options(&etcd.endpoint()).await;
     let (proxy, silence) = silent_proxy(etcd.endpoint()).await;
-    let membership = Membership::etcd(options(&proxy).await, &Dialer::plain());
+    let membership = membership_over(options(&proxy).await);
     let mut workers = Vec::new();
     for incarnation in 1..=4 {
         workers.push(Worker::start(&direct, &format!("d-{incarnation}"), incarnation).await);
@@ -316,7 +320,7 @@ async fn dsc_05_after_a_compaction_the_whole_list_is_read() {
 async fn dsc_06_a_put_on_a_known_key_replaces_the_whole_value() {
     let etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let mut client = client(&etcd).await;
     let [first, second] = [bind().await, bind().await];
     let at = |listener: &std::net::TcpListener| {
@@ -352,7 +356,7 @@ async fn dsc_06_a_put_on_a_known_key_replaces_the_whole_value() {
 async fn dsc_07_who_answers_at_an_address_must_be_who_is_named_there() {
     let etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let mut client = client(&etcd).await;
     let listener = bind().await;
     let address = listener.local_addr().unwrap().to_string();
@@ -383,7 +387,7 @@ async fn dsc_07_who_answers_at_an_address_must_be_who_is_named_there() {
 async fn dsc_09_workers_of_one_name_coexist_in_etcd() {
     let etcd = EtcdServer::start(&[]);
     let options = options(&etcd.endpoint()).await;
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let mut first = Worker::start(&options, "d-0", 1).await;
     let second = Worker::start(&options, "d-0", 2).await;
     until(&membership, "both", |table| table.len() == 2).await;
@@ -424,7 +428,7 @@ async fn sec_07_invalid_entries_are_skipped_and_harm_nobody() {
     for (key, value) in listed {
         client.put(&**key, *value, None).await.unwrap();
     }
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     let _worker = Worker::start(&options, "d-0", 1).await;
     until(&membership, "the valid one", |table| has(table, "d-0", 1)).await;
     for (key, value) in watched {
@@ -462,7 +466,7 @@ async fn three_hundred_workers_are_followed() {
     }
     let _rest = serve_workers(workers.split_off(150));
     let half = serve_workers(workers);
-    let membership = Membership::etcd(options.clone(), &Dialer::plain());
+    let membership = membership_over(options.clone());
     until(&membership, "all", |table| table.len() as u64 == WORKERS).await;
     let prefix = GetOptions::new().with_prefix().with_count_only();
     let count = client.get(options.prefix().workers(), Some(prefix)).await;
@@ -500,7 +504,7 @@ async fn etcd_may_ask_for_a_user_and_password() {
     let somebody = nobody
         .clone()
         .with_user("baton".into(), EtcdPassword::File(file.clone()));
-    let membership = Membership::etcd(somebody.clone(), &Dialer::plain());
+    let membership = membership_over(somebody.clone());
     let starting = Worker::start(&somebody, "d-0", 1);
     let mut starting = std::pin::pin!(starting);
     let early = tokio::time::timeout(Duration::from_secs(1), &mut starting).await;
@@ -556,7 +560,7 @@ async fn etcd_may_ask_for_tls_with_a_client_certificate() {
         .clone()
         .with_identity(identity.0.clone(), identity.1.clone());
     let complete = complete.validate().await.unwrap();
-    let membership = Membership::etcd(complete.clone(), &Dialer::plain());
+    let membership = membership_over(complete.clone());
     let _worker = Worker::start(&complete, "d-0", 1).await;
     until(&membership, "found", |table| has(table, "d-0", 1)).await;
 

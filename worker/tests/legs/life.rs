@@ -108,7 +108,10 @@ async fn load_reports_follow_changes_and_come_every_second() {
     let incarnation = node.info().incarnation.0;
     let mut client = node.client();
     let wrong = client
-        .watch_load(v1::WatchLoadRequest { incarnation: 1 })
+        .watch_load(v1::WatchLoadRequest {
+            incarnation: 1,
+            ..Default::default()
+        })
         .await
         .unwrap_err();
     assert_eq!(
@@ -116,7 +119,10 @@ async fn load_reports_follow_changes_and_come_every_second() {
         (Code::FailedPrecondition, "wrong_incarnation")
     );
     let reports = client
-        .watch_load(v1::WatchLoadRequest { incarnation })
+        .watch_load(v1::WatchLoadRequest {
+            incarnation,
+            ..Default::default()
+        })
         .await;
     let mut reports = reports.unwrap().into_inner();
     let mut next = async || {
