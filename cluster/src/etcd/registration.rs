@@ -109,7 +109,8 @@ impl Keeper {
                 backoff.reset();
             }
             let was_registered = self.registered.send_replace(false);
-            if was_registered || !std::mem::replace(&mut told, true) {
+            let told_before = std::mem::replace(&mut told, true);
+            if was_registered || !told_before {
                 tracing::warn!(%error, key = self.key, "not registered in etcd; trying again");
             }
             tokio::select! {
@@ -117,7 +118,11 @@ impl Keeper {
                 () = tokio::time::sleep(backoff.delay()) => {}
             }
         }
-        if let Ok(Err(error)) = tokio::time::timeout(LEAVE_TIMEOUT, self.leave()).await {
+        let left = tokio::time::timeout(LEAVE_TIMEOUT, self.leave()).await;
+        let silent = ClusterError::EtcdSilent {
+            what: "the end of a registration",
+        };
+        if let Err(error) = left.unwrap_or(Err(silent)) {
             tracing::warn!(%error, key = self.key, "not taken from etcd; its lease runs out");
         }
         self.registered.send_replace(false);
