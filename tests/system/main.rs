@@ -9,6 +9,7 @@ mod bad_numbers;
 mod bench_engine;
 mod cancels;
 mod certificates;
+mod chaos;
 mod client;
 mod clients;
 mod command_line;

@@ -254,14 +254,18 @@ pub(crate) fn runs(pid: u32) -> bool {
 
 /// Resident memory of a process in MiB.
 pub(crate) fn resident_mib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
+    try_resident_mib(pid).expect("a running process")
+}
+
+/// The same, if the process still runs.
+pub(crate) fn try_resident_mib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("a size");
-    kib / 1024
+        .and_then(|kib| kib.trim().parse::<u64>().ok())?;
+    Some(kib / 1024)
 }
 
 /// TCP ports on which a process listens.
