@@ -9,10 +9,11 @@ PROMPT ?= What is the capital of France? Answer in one sentence.
 LISTEN ?= 127.0.0.1:7070
 SEEDS ?= 1000
 FROM ?= 0
+MINUTES ?= 3
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit sim soak release setup bench-peers bench-engine bench-vllm instructions
+.PHONY: help demo serve test check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,7 +50,11 @@ sim: ## run SEEDS simulated clusters (from FROM), or replay one: SEED=n
 	cargo run --locked --quiet --package baton-simulation -- \
 		$(if $(SEED),one $(SEED) --log,seeds --from $(FROM) --count $(SEEDS))
 
-soak: ## the long loops in full
+soak: ## load on a fleet under a seeded killer for MINUTES, repeatable by SEED=n
+	@scripts/setup.sh test
+	BATON_CHAOS_MINUTES="$(MINUTES)" BATON_CHAOS_SEED="$(SEED)" cargo test --locked --test system chaos_ -- --nocapture
+
+long-tests: ## every test with its loops in full
 	@scripts/setup.sh test
 	@scripts/fetch-model.sh >/dev/null
 	BATON_SOAK=1 BATON_MODEL_DIR="$(CACHE)" BATON_VENV="$(CACHE)/venv" cargo test --workspace

@@ -43,6 +43,11 @@ impl EtcdServer {
         format!("127.0.0.1:{}", self.ports[0])
     }
 
+    /// Process id, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.process.as_ref().expect("a running etcd").id();
