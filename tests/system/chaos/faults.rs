@@ -152,7 +152,6 @@ impl Fleet {
         let others = match target {
             PREFILL => true,
             DECODE => calm(Role::Decode) > 1,
-            ROUTER => calm(Role::Router) > 1 && self.etcd_is_calm(),
             _ => calm(Role::Router) > 1 && self.etcd_is_calm(),
         };
         itself && others
@@ -165,16 +164,13 @@ impl Fleet {
             member.map_or("etcd", |member| &self.members[member].name),
             fault.lasts
         );
-        match member {
-            Some(member) => {
-                self.disturb(member, fault).await;
-                self.until_known(member).await;
-                self.members[member].change(|history| history.disturbed = false);
-            }
-            None => {
-                self.disturb_etcd(fault).await;
-                self.etcd_disturbed.store(false, Ordering::Relaxed);
-            }
+        if let Some(member) = member {
+            self.disturb(member, fault).await;
+            self.until_known(member).await;
+            self.members[member].change(|history| history.disturbed = false);
+        } else {
+            self.disturb_etcd(fault).await;
+            self.etcd_disturbed.store(false, Ordering::Relaxed);
         }
         fault.kind
     }
