@@ -93,7 +93,7 @@ impl<'a> HandOff<'a> {
                     }
                 }
                 (attempt, ended) = self.transfer.ended() => match ended {
-                    Ok(stats) => return self.finish(stats).await,
+                    Ok(stats) => return self.finish(attempt, stats).await,
                     Err(error) => self.on_broken(attempt, &error).await?,
                 },
                 message = inbound.message(), if reading => match message {
@@ -262,7 +262,7 @@ impl<'a> HandOff<'a> {
     }
 
     /// The decode worker has everything.
-    async fn finish(self, stats: TransferStats) -> Result<(), LegError> {
+    async fn finish(self, attempt: Attempt, stats: TransferStats) -> Result<(), LegError> {
         let report = PrefillReport {
             prefill: self
                 .computed
@@ -274,6 +274,7 @@ impl<'a> HandOff<'a> {
             bytes_before_last_step: stats.bytes_before_finish,
             transport: Some(stats.transport),
             committed: true,
+            attempt: Some(attempt),
         };
         self.end(report).await
     }

@@ -78,6 +78,8 @@ pub struct PrefillReport {
     pub transport: Option<Transport>,
     /// False without hand-off and when the first tokens ended every choice.
     pub committed: bool,
+    /// Attempt whose grant was committed.
+    pub attempt: Option<Attempt>,
 }
 
 /// Router to decode worker.

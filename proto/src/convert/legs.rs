@@ -10,6 +10,7 @@ use super::check::{entries, present, shortened};
 use super::sequence::{SequenceLimits, attempt, choice};
 use crate::domain::{GeneratedToken, SequenceSpec, Transport};
 use crate::error::ConvertError;
+use crate::ids::Attempt;
 use crate::legs::{
     Alive, DecodeCommand, DecodeEvent, DecodeReport, PrefillCommand, PrefillEvent, PrefillReport,
     Scheduled,
@@ -261,6 +262,7 @@ impl TryFrom<v1::PrefillDone> for PrefillReport {
             bytes_before_last_step: done.bytes_before_last_step.min(done.transfer_bytes),
             transport,
             committed: done.committed,
+            attempt: (done.committed && done.attempt > 0).then_some(Attempt(done.attempt)),
         })
     }
 }
@@ -277,6 +279,7 @@ impl From<PrefillReport> for v1::PrefillDone {
                 .transport
                 .map_or_else(String::new, |t| t.as_str().to_owned()),
             committed: report.committed,
+            attempt: report.attempt.map_or(0, |attempt| attempt.0),
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::legs::LegFailure;
 pub(super) enum Setback {
     /// A leg failed; another worker may do.
     Leg(LegFailure),
+    /// What failed has been noted; another attempt may do.
+    Again,
     /// The request ends.
     Fatal(RequestError),
 }

@@ -131,6 +131,15 @@ impl RequestTask {
                 }
                 self.note_prefix(&legs.prefill_worker, false);
                 legs.prefill = None;
+                let is_older = report.attempt.is_some_and(|attempt| attempt < legs.attempt);
+                if report.committed && (legs.search.is_some() || is_older) {
+                    // Pages went to a worker that was lost before it said so: nobody has any to send to
+                    // the one that takes its place.
+                    let prefill = legs.prefill_worker.key.0.as_str();
+                    self.receipt
+                        .failed(prefill, "its pages went to a worker that was lost");
+                    return Err(Setback::Again);
+                }
             }
             PrefillEvent::TransferFailed { attempt, reason } => {
                 if attempt == legs.attempt && !legs.landed {

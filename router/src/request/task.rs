@@ -107,6 +107,7 @@ impl RequestTask {
                 Ok(plan) => match self.follow(plan).await {
                     Ok(()) => return Ok(()),
                     Err(Setback::Fatal(error)) => return Err(error),
+                    Err(Setback::Again) => {}
                     Err(Setback::Leg(failure)) => {
                         self.set_back(failure)?;
                         Counters::add(&self.shared.counters.retries);

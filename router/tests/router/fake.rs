@@ -647,6 +647,7 @@ impl PrefillFake {
             bytes_before_last_step: bytes * 9 / 10,
             transport: committed.then_some(Transport::Tcp),
             committed,
+            attempt: None,
         })
     }
 

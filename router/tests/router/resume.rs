@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use baton_proto::domain::{FinishReason, SequenceSpec};
-use baton_proto::legs::DecodeEvent;
+use baton_proto::legs::{DecodeEvent, PrefillEvent, PrefillReport};
 use baton_router::RouterConfig;
 use tonic::{Code, Status};
 
@@ -484,4 +484,55 @@ async fn rte_06_slow_steps_excuse_a_longer_silence() {
     .await;
     let answer = is_exact(harness.generate(by_ids(prompt_of(5), 3)).await.unwrap(), 3);
     assert_eq!(answer.receipt().attempts.len(), 1, "{:?}", answer.receipt());
+}
+
+/// The decode worker has acknowledged the pages and is lost before it says that they landed; prefill hears of
+/// no failure, and its last message comes when another decode worker waits for pages already.
+#[tokio::test]
+async fn xfr_07_pages_that_went_to_a_lost_worker_are_computed_again_at_once() {
+    let harness = Harness::start(config()).await;
+    let prefill = Setup::prefill("prefill-0", endless()).plays(|mut leg| async move {
+        if leg.number > 1 {
+            return leg.behave(endless()).await;
+        }
+        leg.scheduled().await;
+        let tokens = leg.first_tokens(&endless());
+        for token in &tokens {
+            leg.send(PrefillEvent::FirstToken(token.clone())).await;
+        }
+        let grant = leg.grant().await;
+        assert!(leg.commit(&grant, &tokens));
+        // The next grant comes too late for it.
+        leg.grant().await;
+        leg.send(PrefillEvent::Done(PrefillReport {
+            committed: true,
+            attempt: Some(grant.attempt),
+            ..PrefillReport::default()
+        }))
+        .await;
+        Ok(())
+    });
+    let prefill = harness.add(prefill).await;
+    let spare = harness.add(Setup::decode("decode-1", endless())).await;
+    make_second_choice(&spare);
+    until_reported(&harness, "decode-1").await;
+    let lost = Setup::decode("decode-0", endless()).plays_decode(|leg| async move {
+        drop(leg.grants().await.await.unwrap());
+        Err(Status::internal("by script"))
+    });
+    let _lost = harness.add(lost).await;
+    let started = Instant::now();
+    let answer = is_exact(harness.generate(long(20)).await.unwrap(), 20);
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "no lease was waited for"
+    );
+    assert_eq!((prefill.started(), spare.started()), (2, 2));
+    let attempts = &answer.receipt().attempts;
+    assert!(
+        attempts[1].failure.contains("its pages went to"),
+        "{attempts:?}"
+    );
+    assert_eq!(attempts[2].kept_tokens, 1, "{attempts:?}");
+    spare.until_idle().await;
 }
