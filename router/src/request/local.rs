@@ -42,7 +42,6 @@ impl RequestTask {
             DecodeEvent::PromptLogprobs(told) if told.attempt == leg.attempt => self
                 .emit_prompt(&told)
                 .map_err(|wrong| leg.misbehaved(wrong))?,
-            DecodeEvent::PromptLogprobs(_) => {}
             DecodeEvent::Token(token) if token.attempt == leg.attempt => {
                 let stopped = self
                     .emit(&token, Source::Generated)
@@ -52,8 +51,9 @@ impl RequestTask {
                 }
             }
             DecodeEvent::Token(_) => Counters::add(&self.shared.counters.tokens_dropped),
-            // The leg has noted it.
-            DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive => {}
+            // Of another attempt, or noted by the leg.
+            DecodeEvent::PromptLogprobs(_) | DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive => {
+            }
             DecodeEvent::Done(_) => return Err(leg.misbehaved("it ended before its choices did")),
             DecodeEvent::Grant(_) | DecodeEvent::Landed { .. } => {
                 return Err(leg.misbehaved("a message of a hand-off in a local prefill"));

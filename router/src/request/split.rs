@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use baton_proto::domain::{GeneratedToken, Grant};
 use baton_proto::ids::Attempt;
-use baton_proto::legs::{DecodeEvent, PrefillEvent};
+use baton_proto::legs::{DecodeEvent, PrefillEvent, PrefillReport};
 
 use super::grant::{GrantSearch, Negotiation};
 use super::output::Source;
@@ -121,26 +121,7 @@ impl RequestTask {
             }
             // The leg has noted it.
             PrefillEvent::ChunkDone { .. } | PrefillEvent::Alive => {}
-            PrefillEvent::Done(report) => {
-                self.receipt.prefill(&report);
-                if !self.output.prompt_is_told() {
-                    return Err(legs.prefill_misbehaved("it told too little of the prompt"));
-                }
-                if !report.committed && !self.output.all_ended() {
-                    return Err(legs.prefill_misbehaved("it ended without a hand-off"));
-                }
-                self.note_prefix(&legs.prefill_worker, false);
-                legs.prefill = None;
-                let is_older = report.attempt.is_some_and(|attempt| attempt < legs.attempt);
-                if report.committed && (legs.search.is_some() || is_older) {
-                    // Pages went to a worker that was lost before it said so: nobody has any to send to
-                    // the one that takes its place.
-                    let prefill = legs.prefill_worker.key.0.as_str();
-                    self.receipt
-                        .failed(prefill, "its pages went to a worker that was lost");
-                    return Err(Setback::Again);
-                }
-            }
+            PrefillEvent::Done(report) => return self.prefill_done(legs, &report),
             PrefillEvent::TransferFailed { attempt, reason } => {
                 if attempt == legs.attempt && !legs.landed {
                     let worker = legs
@@ -160,6 +141,28 @@ impl RequestTask {
                     )?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn prefill_done(&mut self, legs: &mut Split, report: &PrefillReport) -> Result<(), Setback> {
+        self.receipt.prefill(report);
+        if !self.output.prompt_is_told() {
+            return Err(legs.prefill_misbehaved("it told too little of the prompt"));
+        }
+        if !report.committed && !self.output.all_ended() {
+            return Err(legs.prefill_misbehaved("it ended without a hand-off"));
+        }
+        self.note_prefix(&legs.prefill_worker, false);
+        legs.prefill = None;
+        let is_older = report.attempt.is_some_and(|attempt| attempt < legs.attempt);
+        if report.committed && (legs.search.is_some() || is_older) {
+            // Pages went to a worker that was lost before it said so: nobody has any to send to the one
+            // that takes its place.
+            let prefill = legs.prefill_worker.key.0.as_str();
+            self.receipt
+                .failed(prefill, "its pages went to a worker that was lost");
+            return Err(Setback::Again);
         }
         Ok(())
     }

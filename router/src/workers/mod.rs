@@ -9,8 +9,10 @@ mod excluded;
 mod plan;
 mod probe;
 mod slot;
+mod wanted;
 
 pub(crate) use directory::{Directory, WorkerView};
 pub(crate) use excluded::Excluded;
-pub(crate) use plan::{NotPlaced, Plan, Wanted};
+pub(crate) use plan::{NotPlaced, Plan};
 pub(crate) use slot::{Slot, Worker};
+pub(crate) use wanted::Wanted;
