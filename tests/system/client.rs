@@ -184,6 +184,13 @@ impl WorkerClient {
         answer.load.expect("a loaded worker")
     }
 
+    /// What the worker has now, if it answers within `limit`.
+    pub(crate) async fn try_load(&self, limit: Duration) -> Option<WorkerLoad> {
+        let mut client = self.client.clone();
+        let asked = tokio::time::timeout(limit, client.get_worker(GetWorkerRequest {})).await;
+        asked.ok()?.ok()?.into_inner().load
+    }
+
     /// Waits until the worker's load is as wanted.
     pub(crate) async fn when(
         &self,

@@ -85,7 +85,18 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `baton` with these arguments and waits for its ready line.
     pub(crate) fn start(arguments: &[String]) -> Self {
-        let mut child = spawn(arguments.iter().cloned(), &[]);
+        Self::started(Command::new(env!("CARGO_BIN_EXE_baton")).args(arguments))
+    }
+
+    /// The same inside a network namespace.
+    pub(crate) fn start_in(namespace: &str, arguments: &[String]) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_baton")]);
+        Self::started(command.args(arguments))
+    }
+
+    fn started(command: &mut Command) -> Self {
+        let mut child = piped(command);
         let log = collect(child.stderr.take().expect("piped"));
         let (lines, ready) = mpsc::channel();
         let out = BufReader::new(child.stdout.take().expect("piped"));
@@ -97,7 +108,7 @@ impl Process {
         let line = ready.recv_timeout(PATIENCE);
         let Some(ready) = line.as_ref().ok().and_then(|l| l.strip_prefix("ready ")) else {
             let _ = child.kill();
-            panic!("baton {arguments:?} is not ready; its log:\n{}", log.text());
+            panic!("{command:?} is not ready; its log:\n{}", log.text());
         };
         Self {
             child,
@@ -170,9 +181,13 @@ impl Drop for Process {
 }
 
 fn spawn(arguments: impl Iterator<Item = String>, environment: &[(&str, &str)]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_baton"))
-        .args(arguments)
-        .envs(environment.iter().copied())
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.args(arguments).envs(environment.iter().copied());
+    piped(&mut command)
+}
+
+fn piped(command: &mut Command) -> Child {
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
