@@ -17,7 +17,7 @@ use crate::scenario::{Ask, Scenario};
 /// again.
 pub const RECOVERY: Duration = Duration::from_secs(20);
 /// For so long after a disturbance a worker may still be shunned.
-const AFTERMATH: Duration = Duration::from_secs(12);
+const AFTERMATH: Duration = Duration::from_secs(8);
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -51,8 +51,7 @@ pub fn ending(
         // Slow clients are given up; pools are small and requests come together.
         Code::Aborted => !ask.pause.is_zero(),
         Code::ResourceExhausted => true,
-        // A worker that is lost after the hand-off ends its requests.
-        Code::Unavailable => able.is_none() || message.contains(" was lost after "),
+        Code::Unavailable => able.is_none(),
         _ => false,
     };
     (!excused).then(|| match able {

@@ -7,12 +7,12 @@ use baton_cluster::Dialer;
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
-use baton_sampling::SamplingParams;
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
+use crate::answer::Answer;
 use crate::log::Log;
-use crate::oracle::{End, Oracle};
+use crate::model::Model;
 use crate::scenario::Ask;
 
 /// How long after its deadline a request may still be without an end.
@@ -50,19 +50,10 @@ pub struct Client<'a> {
     pub number: usize,
     /// What is asked.
     pub ask: &'a Ask,
-    /// What is right.
-    pub oracle: &'a Oracle,
+    /// What is served, and so what is right.
+    pub model: &'a Model,
     /// What happens.
     pub log: &'a Log,
-}
-
-/// What has come so far.
-struct Heard {
-    expected: Vec<(Vec<u32>, End)>,
-    tokens: Vec<usize>,
-    finished: Vec<bool>,
-    is_done: bool,
-    events: u32,
 }
 
 impl Client<'_> {
@@ -91,25 +82,29 @@ impl Client<'_> {
             Ok(channel) => channel,
             Err(error) => return Ending::Badly(error.to_string()),
         };
-        let mut request = tonic::Request::new(self.message());
+        let mut answer = Answer::to(self.model, self.ask);
+        let mut request = tonic::Request::new(self.message(&answer.stops));
         request.set_timeout(self.ask.deadline);
         let stream = InferenceServiceClient::new(channel).generate(request).await;
         let mut stream = match stream {
             Ok(stream) => stream.into_inner(),
             Err(status) => return failed(&status),
         };
-        let mut heard = self.expected();
         loop {
-            if self.ask.drop_after.is_some_and(|most| heard.events >= most) {
+            if self
+                .ask
+                .drop_after
+                .is_some_and(|most| answer.events >= most)
+            {
                 return Ending::Left;
             }
             tokio::time::sleep(self.ask.pause).await;
             match stream.message().await {
-                Ok(Some(response)) => self.hear(&mut heard, response, wrong),
-                Ok(None) if heard.is_done => return Ending::Done,
+                Ok(Some(response)) => self.hear(&mut answer, response, wrong),
+                Ok(None) if answer.is_done => return Ending::Done,
                 Ok(None) => return Ending::Badly("an end without Done or error".into()),
                 Err(status) => {
-                    if heard.is_done {
+                    if answer.is_done {
                         wrong.push(format!("after Done: {status}"));
                     }
                     self.nothing_follows(&mut stream, wrong).await;
@@ -129,7 +124,7 @@ impl Client<'_> {
         }
     }
 
-    fn message(&self) -> v1::GenerateRequest {
+    fn message(&self, stops: &[String]) -> v1::GenerateRequest {
         let ask = self.ask;
         let token_ids = ask.prompt.clone();
         let input = v1::generate_request::Input::Tokens(v1::TokenInput { token_ids });
@@ -143,39 +138,17 @@ impl Client<'_> {
                 min_tokens: ask.min_tokens,
                 frequency_penalty: ask.frequency_penalty,
                 stop_token_ids: ask.stop_token_ids.clone(),
+                stop: stops.to_vec(),
+                logprobs: ask.logprobs,
                 ..v1::SamplingOptions::default()
             }),
             ..v1::GenerateRequest::default()
         }
     }
 
-    fn expected(&self) -> Heard {
-        let ask = self.ask;
-        let params = SamplingParams {
-            temperature: ask.temperature,
-            seed: ask.seed,
-            choices: ask.choices,
-            max_tokens: ask.max_tokens,
-            min_tokens: ask.min_tokens,
-            frequency_penalty: ask.frequency_penalty,
-            stop_token_ids: ask.stop_token_ids.clone(),
-            ..SamplingParams::default()
-        };
-        let choices = 0..ask.choices;
-        Heard {
-            expected: choices
-                .map(|choice| self.oracle.completion(&ask.prompt, &params, choice))
-                .collect(),
-            tokens: vec![0; ask.choices as usize],
-            finished: vec![false; ask.choices as usize],
-            is_done: false,
-            events: 0,
-        }
-    }
-
-    fn hear(&self, heard: &mut Heard, response: v1::GenerateResponse, wrong: &mut Vec<String>) {
-        heard.events += 1;
-        if heard.is_done {
+    fn hear(&self, answer: &mut Answer, response: v1::GenerateResponse, wrong: &mut Vec<String>) {
+        answer.events += 1;
+        if answer.is_done {
             wrong.push(format!("after Done: {response:?}"));
         }
         match response.event {
@@ -184,15 +157,10 @@ impl Client<'_> {
                     "hears {}.{}: {:?}",
                     token.choice, token.position, token.token_ids
                 ));
-                wrong.extend(heard.token(&token));
+                wrong.extend(answer.token(&token));
             }
-            Some(Event::Finished(finished)) => wrong.extend(heard.finished(&finished)),
-            Some(Event::Done(_)) => {
-                heard.is_done = true;
-                if heard.finished.contains(&false) {
-                    wrong.push("Done before every choice has finished".into());
-                }
-            }
+            Some(Event::Finished(finished)) => wrong.extend(answer.finished(&finished)),
+            Some(Event::Done(_)) => wrong.extend(answer.done()),
             Some(Event::Prompt(_)) | None => wrong.push(format!("not asked for: {response:?}")),
         }
     }
@@ -205,46 +173,4 @@ impl Client<'_> {
 
 fn failed(status: &Status) -> Ending {
     Ending::Error(status.code(), status.message().to_owned())
-}
-
-impl Heard {
-    /// What is wrong with a token event.
-    fn token(&mut self, token: &v1::TokenEvent) -> Option<String> {
-        let choice = token.choice as usize;
-        let Some((expected, _)) = self.expected.get(choice) else {
-            return Some(format!("tokens of choice {choice}"));
-        };
-        let at = self.tokens[choice];
-        if self.finished[choice] || token.position as usize != at {
-            return Some(format!(
-                "choice {choice}: position {} where {at} is next",
-                token.position
-            ));
-        }
-        self.tokens[choice] += token.token_ids.len();
-        let right = expected.get(at..self.tokens[choice]);
-        (right != Some(&token.token_ids)).then(|| {
-            let got = &token.token_ids;
-            format!("choice {choice} position {at}: {got:?} instead of {right:?}")
-        })
-    }
-
-    /// What is wrong with the end of a choice.
-    fn finished(&mut self, finished: &v1::FinishedEvent) -> Option<String> {
-        let choice = finished.choice as usize;
-        let (expected, end) = self.expected.get(choice)?;
-        let reason = match end {
-            End::Stop => v1::FinishReason::Stop,
-            End::Length => v1::FinishReason::Length,
-        };
-        let again = std::mem::replace(&mut self.finished[choice], true);
-        let is_right = !again
-            && self.tokens[choice] == expected.len()
-            && finished.finish_reason() == reason
-            && finished.completion_tokens as usize == expected.len();
-        (!is_right).then(|| {
-            let length = expected.len();
-            format!("{finished:?} instead of {reason:?} after {length} tokens; again: {again}")
-        })
-    }
 }

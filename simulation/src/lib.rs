@@ -8,6 +8,7 @@
 //!
 //! No shipped binary links this crate.
 
+pub mod answer;
 pub mod chance;
 pub mod check;
 pub mod client;

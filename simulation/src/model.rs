@@ -2,6 +2,7 @@
 //! place of its weights. It must not know who loads it.
 
 use std::io;
+use std::sync::Arc;
 
 use baton_model_file::ModelFile;
 use baton_model_file::fixtures::TinyModel;
@@ -18,6 +19,8 @@ const CONTEXT: u32 = 512;
 pub struct Model {
     /// As the router serves it.
     pub served: ServedModel,
+    /// Its tokenizer.
+    pub text: Arc<TextModel>,
     /// What it answers.
     pub oracle: Oracle,
     /// Its name.
@@ -59,6 +62,7 @@ impl Model {
             name: config.name.clone(),
             metadata_digest: file.metadata_digest(),
             tokenizer_digest: text.digest(),
+            text: Arc::new(text),
         })
     }
 

@@ -55,6 +55,17 @@ pub enum End {
     Length,
 }
 
+/// One choice.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    /// Its tokens.
+    pub token_ids: Vec<u32>,
+    /// Of each token, if asked for.
+    pub logprobs: Vec<f32>,
+    /// Why it ends.
+    pub end: End,
+}
+
 /// Digests of positions, and what attention has seen of them.
 #[derive(Debug, Clone, Copy)]
 struct Running {
@@ -95,39 +106,44 @@ fn content(digest: u64, layer: u32, at: usize) -> u64 {
 
 impl Oracle {
     /// One choice of a prompt, computed without pages, batches or scheduling.
-    pub fn completion(
-        &self,
-        prompt: &[u32],
-        params: &SamplingParams,
-        choice: u32,
-    ) -> (Vec<u32>, End) {
+    pub fn completion(&self, prompt: &[u32], params: &SamplingParams, choice: u32) -> Completion {
         let mut running = Running::new();
         for &token in prompt {
             running.take(token);
         }
-        let (mut completion, mut logits) = (Vec::new(), Vec::new());
-        loop {
+        let (mut token_ids, mut logprobs) = (Vec::new(), Vec::new());
+        let mut logits = Vec::new();
+        let end = loop {
             logits.clear();
             self.push_logits(running.seen, &mut logits);
             let input = SampleInput {
                 logits: &logits,
                 prompt,
-                completion: &completion,
+                completion: &token_ids,
                 choice,
                 eos_ids: &self.eos_ids,
             };
-            let token = sample(params, &input).map_or(0, |sampled| sampled.token_id);
-            completion.push(token);
+            let Ok(sampled) = sample(params, &input) else {
+                break End::Stop;
+            };
+            let token = sampled.token_id;
+            logprobs.extend(sampled.logprobs.map(|some| some.chosen));
+            token_ids.push(token);
             running.take(token);
             let stops = params.stop_token_ids.contains(&token)
                 || (self.eos_ids.contains(&token) && !params.ignore_eos);
             if stops {
-                return (completion, End::Stop);
+                break End::Stop;
             }
-            let full = prompt.len() + completion.len() >= self.context as usize;
-            if full || completion.len() >= params.max_tokens as usize {
-                return (completion, End::Length);
+            let full = prompt.len() + token_ids.len() >= self.context as usize;
+            if full || token_ids.len() >= params.max_tokens as usize {
+                break End::Length;
             }
+        };
+        Completion {
+            token_ids,
+            logprobs,
+            end,
         }
     }
 

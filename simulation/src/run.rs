@@ -151,7 +151,7 @@ async fn ask_all(fleet: &Arc<Fleet>, asks: &[Ask], begin: Instant) -> Vec<(usize
             let client = Client {
                 number,
                 ask: &ask,
-                oracle: &fleet.model.oracle,
+                model: &fleet.model,
                 log: &fleet.log,
             };
             let outcome = client.run(&dialer, &address(ROUTER).to_string()).await;

@@ -63,6 +63,10 @@ pub struct Ask {
     pub seed: u64,
     /// Ids that end a choice.
     pub stop_token_ids: Vec<u32>,
+    /// Draws a stop string from what would come without it.
+    pub stop: Option<u64>,
+    /// Alternatives whose log-probabilities are asked for.
+    pub logprobs: Option<u32>,
     /// Makes tokens depend on those before.
     pub frequency_penalty: f32,
     /// Time given.
@@ -156,7 +160,7 @@ const FAMILIES: u64 = 3;
 /// Most requests of a run.
 const MOST_REQUESTS: u64 = 10;
 /// Most faults of a run.
-const MOST_FAULTS: u64 = 5;
+const MOST_FAULTS: u64 = 7;
 /// Requests arrive, and faults begin, in one of these times. Requests take about as long: most faults hit
 /// some.
 const BUSY_MS: [u64; 3] = [150, 400, 900];
@@ -182,13 +186,14 @@ impl Scenario {
         let page_size = *random.pick(&[2, 4, 8]);
         let workers = workers(&mut random, page_size);
         let busy_ms = *random.pick(&BUSY_MS);
+        let spares = !random.one_in(4);
         let count = random.between(2, MOST_REQUESTS);
         let mut requests: Vec<_> = (0..count)
             .map(|_| ask(&mut random, u64::from(vocabulary), busy_ms))
             .collect();
         requests.sort_by_key(|ask| ask.at);
         let mut faults: Vec<_> = (0..random.between(0, MOST_FAULTS))
-            .map(|_| fault(&mut random, &workers, busy_ms))
+            .map(|_| fault(&mut random, &workers, spares, busy_ms))
             .collect();
         faults.sort_by_key(|fault| fault.at);
         let latencies: &[&[u64]] = &[&[0], &[0, 1], &[0, 0, 0, 1, 2, 5], &[1, 3, 10]];
@@ -207,7 +212,7 @@ impl Scenario {
 
 fn workers(random: &mut Random, page_size: u32) -> Vec<Seat> {
     let prefill = random.between(1, 2);
-    let decode = random.between(1, 3);
+    let decode = random.between(1, 4);
     // Whatever is asked fits, alone.
     let largest = MOST_PROMPT + u64::from(MOST_CHOICES * MOST_TOKENS);
     let mut seat = |decodes| Seat {
@@ -259,6 +264,8 @@ fn ask(random: &mut Random, vocabulary: u64, busy_ms: u64) -> Ask {
         } else {
             Vec::new()
         },
+        stop: random.one_in(3).then(|| random.bits()),
+        logprobs: random.one_in(3).then(|| random.below(3) as u32),
         frequency_penalty: *random.pick(&[0.0, 0.0, 0.5]),
         deadline: millis(if random.one_in(8) { 300 } else { 60_000 }),
         drop_after: random.one_in(8).then(|| random.below(12) as u32),
@@ -270,9 +277,11 @@ fn ask(random: &mut Random, vocabulary: u64, busy_ms: u64) -> Ask {
     }
 }
 
-fn fault(random: &mut Random, workers: &[Seat], busy_ms: u64) -> Fault {
+fn fault(random: &mut Random, workers: &[Seat], spares: bool, busy_ms: u64) -> Fault {
     let at = Duration::from_millis(random.below(busy_ms));
-    let count = workers.len() as u64;
+    // The last one, which decodes, is often spared: where it is, nothing may fail.
+    let spared = workers.len() > 2 && spares;
+    let count = workers.len() as u64 - u64::from(spared);
     let worker = random.below(count) as usize;
     let lasts = Duration::from_millis(*random.pick(&[30, 300, 1500, 4000, 8000]));
     let one = End::Worker(worker);
@@ -312,7 +321,7 @@ fn fault(random: &mut Random, workers: &[Seat], busy_ms: u64) -> Fault {
             by: Duration::from_millis(random.between(5, 150)),
         },
         8 => FaultKind::Reset { one, other },
-        9 if random.one_in(2) => FaultKind::KillRouter {
+        9 if random.one_in(4) => FaultKind::KillRouter {
             death: *random.pick(&[Death::Killed, Death::Silent]),
             restart_after: lasts / 4,
         },
