@@ -283,7 +283,7 @@ fn fault(random: &mut Random, workers: &[Seat], spares: bool, busy_ms: u64) -> F
     let spared = workers.len() > 2 && spares;
     let count = workers.len() as u64 - u64::from(spared);
     let worker = random.below(count) as usize;
-    let lasts = Duration::from_millis(*random.pick(&[30, 300, 1500, 4000, 8000]));
+    let lasts = Duration::from_millis(*random.pick(&[30, 300, 1500, 4000, 20_000]));
     let one = End::Worker(worker);
     let other = match random.below(count + 2) as usize {
         other if other < workers.len() && other != worker => End::Worker(other),
