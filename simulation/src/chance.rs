@@ -97,24 +97,3 @@ unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: c_uin
         -1
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn hash_maps_and_generators_repeat_after_a_seed() {
-        // Both are seeded once per thread.
-        let drawn = || {
-            seed(7);
-            let thread = std::thread::spawn(|| {
-                let order: Vec<u32> = (0..100).collect::<HashSet<_>>().into_iter().collect();
-                (order, std::hash::RandomState::new())
-            });
-            thread.join().unwrap().0
-        };
-        assert_eq!(drawn(), drawn());
-    }
-}
