@@ -50,7 +50,7 @@ impl EtcdServer {
 
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.process.as_ref().expect("a running etcd").id();
+        let pid = self.pid().expect("a running etcd");
         let sent = Command::new("kill")
             .args([format!("-{name}"), pid.to_string()])
             .status();
