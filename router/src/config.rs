@@ -45,7 +45,10 @@ pub struct RouterConfig {
     pub max_connections: usize,
     /// Threads that tokenize.
     pub tokenizer_threads: usize,
-    /// Time for running requests to end after shutdown has begun.
+    /// Time between the first sign of shutdown, no longer being ready, and closing the door: requests
+    /// from those who have not noticed are served meanwhile.
+    pub drain_notice: Duration,
+    /// Time for running requests to end after the door has closed.
     pub drain_timeout: Duration,
 }
 
@@ -70,7 +73,8 @@ impl Default for RouterConfig {
             write_deadline: Duration::from_secs(10),
             max_connections: 1024,
             tokenizer_threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)),
-            drain_timeout: Duration::from_secs(10),
+            drain_notice: Duration::ZERO,
+            drain_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -116,6 +120,7 @@ impl RouterConfig {
             day,
         )?;
         time("write_deadline", self.write_deadline, millisecond, day)?;
+        time("drain_notice", self.drain_notice, Duration::ZERO, day)?;
         time("drain_timeout", self.drain_timeout, Duration::ZERO, day)?;
         Ok(self)
     }

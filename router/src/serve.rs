@@ -172,9 +172,15 @@ impl Router {
         Ok(routes)
     }
 
-    /// Refuses new requests and waits for the running ones.
+    /// Is no longer ready, then refuses new requests, then waits for the running ones.
     async fn drain(&self, reporter: &HealthReporter) {
         set_ready(reporter, false).await;
+        tracing::info!(
+            running = self.shared.gate.inside(),
+            "draining: the door closes in {:?}",
+            self.shared.config.drain_notice
+        );
+        tokio::time::sleep(self.shared.config.drain_notice).await;
         let ended = async {
             while self.shared.gate.inside() > 0 {
                 tokio::time::sleep(DRAIN_POLL).await;

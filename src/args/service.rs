@@ -159,6 +159,15 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_PROGRESS_TIMEOUT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress_timeout_ms: Option<u64>,
+    /// On SIGTERM: time in which requests are still taken, while health says not ready, milliseconds
+    /// [default: 0].
+    #[arg(long, env = "BATON_DRAIN_NOTICE_MS", value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drain_notice_ms: Option<u64>,
+    /// Then: time for running requests to end, milliseconds [default: 30000].
+    #[arg(long, env = "BATON_DRAIN_LIMIT_MS", value_name = "MS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drain_limit_ms: Option<u64>,
     /// End when standard input closes: the supervisor holds it open.
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -77,6 +77,12 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
         progress_timeout: args
             .progress_timeout_ms
             .map_or(defaults.progress_timeout, Duration::from_millis),
+        drain_notice: args
+            .drain_notice_ms
+            .map_or(defaults.drain_notice, Duration::from_millis),
+        drain_timeout: args
+            .drain_limit_ms
+            .map_or(defaults.drain_timeout, Duration::from_millis),
         ..defaults
     };
     config

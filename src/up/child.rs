@@ -101,7 +101,11 @@ impl Child {
             if started.elapsed() > RECOVERED {
                 wait = RESTART_WAIT.0;
             }
-            tracing::warn!("{} ended: {how}; starting it again in {wait:?}", self.name);
+            if status.is_ok_and(|status| status.success()) {
+                tracing::info!("{} has drained; starting it again in {wait:?}", self.name);
+            } else {
+                tracing::warn!("{} ended: {how}; starting it again in {wait:?}", self.name);
+            }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stopped(&mut stopping) => return Ok(()),

@@ -3,67 +3,139 @@
 
 use std::time::Duration;
 
+use baton_proto::v1::WorkerRole;
 use baton_proto::v1::generate_response::Event;
 use tonic::Code;
 
 use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, rest};
+use crate::health::Health;
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
-use crate::process::baton;
+use crate::process::{Process, baton};
 use crate::service::{Roles, Setup, Trio};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn str_05_a_drained_worker_finishes_its_streams_and_takes_no_new_ones() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let service = Setup::new(&slow_model(folder.path()))
-        .flag("--decode", 2)
-        .flag("--pages", 1024)
-        .flag("--local-prefill-tokens", 0)
-        .start()
-        .await;
-    let long = endless(tiny_prompt(1, 100), 500);
-    let expected = service.generate(long.clone()).await.expect("an answer");
+/// A second decode worker beside a trio's.
+fn second(trio: &Trio, flags: &[&str]) -> Process {
+    let all = [&["--worker-id", "decode-1"], flags].concat();
+    trio.roles.worker("decode", &trio.router, &all)
+}
 
-    let mut events = service.open(long.clone()).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_a_drained_worker_finishes_its_streams_takes_no_new_ones_and_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flags = ["--pages", "1024"];
+    let mut trio = Trio::start(&slow_model(folder.path()), &flags).await;
+    let mut other = second(&trio, &flags);
+    let long = endless(tiny_prompt(1, 100), 500);
+    let expected = trio.client.generate(long.clone()).await;
+    let expected = expected.expect("an answer");
+
+    let mut events = trio.client.open(long.clone()).await;
     let mut answer = Answer::default();
     for _ in 0..5 {
         answer.take(events.message().await.expect("running").expect("more"));
     }
-    let status = service.status().await;
+    let status = trio.client.status().await;
     let busy = status.workers.iter().find(|worker| {
-        worker.in_flight > 0
-            && worker
-                .info
-                .as_ref()
-                .is_some_and(|i| i.worker_id.starts_with("decode"))
+        let info = worker.info.as_ref();
+        worker.in_flight > 0 && info.is_some_and(|info| info.role() == WorkerRole::Decode)
     });
     let busy = busy
         .and_then(|worker| worker.info.clone())
         .expect("somebody runs it");
-    let other = ["decode-1", "decode-0"][usize::from(busy.worker_id == "decode-1")];
-    let drain = |name: &str| baton(&["drain", name, "--connect", &service.address]);
+    let is_first = busy.worker_id == "decode-0";
+    let free = if is_first { "decode-1" } else { "decode-0" };
+    let router = trio.router.address().to_owned();
+    let drain = |name: &str| baton(&["drain", name, "--connect", &router]);
     let drained = drain(&busy.worker_id);
     assert_eq!(drained.code, Some(0), "{drained:?}");
-    assert!(
-        drained.stdout.contains("1 requests still run"),
-        "{drained:?}"
-    );
+    let told = "1 requests still run there";
+    assert!(drained.stdout.contains(told), "{drained:?}");
+    let health = Health::connect(&busy.address).await;
+    assert!(!health.is_serving("ready").await && health.is_serving("live").await);
 
     for seed in 0..4 {
-        let short = service.generate(endless(tiny_prompt(seed, 80), 4)).await;
-        assert_eq!(short.expect("the other takes it").workers().1, other);
+        let short = trio
+            .client
+            .generate(endless(tiny_prompt(seed, 80), 4))
+            .await;
+        assert_eq!(short.expect("the other takes it").workers().1, free);
     }
     let answer = rest(events, answer).await.expect("drained, not cut off");
     assert_eq!(answer.essence(), expected.essence());
     assert_eq!(answer.workers().1, busy.worker_id);
+    let (ended, left) = if is_first {
+        (&mut trio.decode, &mut other)
+    } else {
+        (&mut other, &mut trio.decode)
+    };
+    assert!(ended.wait().success(), "{}", ended.log());
 
     let nobody = drain("decode-7");
     assert_eq!(nobody.code, Some(3), "{nobody:?}");
     assert!(nobody.stderr.contains("NOT_FOUND"), "{nobody:?}");
-    assert_eq!(drain(other).code, Some(0));
-    let refused = service.generate(long).await.expect_err("all drain");
+    assert_eq!(drain(free).code, Some(0));
+    assert!(left.wait().success(), "{}", left.log());
+    let refused = trio.client.generate(long).await.expect_err("all have gone");
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
-    service.assert_idle().await;
+    trio.client.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_a_stream_longer_than_the_drain_limit_goes_on_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flags = ["--drain-limit-ms", "100", "--pages", "1024"];
+    let mut trio = Trio::start(&slow_model(folder.path()), &flags).await;
+    let request = endless(tiny_prompt(1, 100), 600);
+    let expected = trio.client.generate(request.clone()).await;
+    let expected = expected.expect("an answer");
+    let mut events = trio.client.open(request).await;
+    let mut answer = Answer::default();
+    for _ in 0..5 {
+        answer.take(events.message().await.expect("running").expect("more"));
+    }
+    let other = second(&trio, &flags);
+    trio.decode.signal("TERM");
+    let answer = rest(events, answer).await.expect("handed over");
+    assert_eq!(answer.choices, expected.choices);
+    assert_eq!(answer.workers().1, "decode-1");
+    assert!(trio.decode.wait().success(), "{}", trio.decode.log());
+    trio.client.assert_idle().await;
+    drop(other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_a_second_signal_ends_a_worker_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flags = ["--drain-limit-ms", "600000", "--pages", "1024"];
+    let mut trio = Trio::start(&slow_model(folder.path()), &flags).await;
+    let mut events = trio.client.open(endless(tiny_prompt(1, 100), 3900)).await;
+    events.message().await.expect("running").expect("more");
+    trio.decode.signal("TERM");
+    let (_, decode) = trio.workers().await;
+    decode.when("draining", |load| load.draining).await;
+    trio.decode.signal("TERM");
+    assert_eq!(trio.decode.wait().code(), Some(1), "{}", trio.decode.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_and_silent_connections_keep_nobody_from_ending() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut trio = Trio::start(&tiny_model(folder.path()), &["--drain-limit-ms", "200"]).await;
+    let addresses = [&trio.router, &trio.decode, &trio.prefill].map(|process| {
+        let address = process.address().to_owned();
+        let silent = std::net::TcpStream::connect(&address).expect("a connection");
+        (address, silent)
+    });
+    // One that has spoken, and then says nothing.
+    let mut idle = Vec::new();
+    for (address, _) in &addresses {
+        idle.push(Health::connect(address).await);
+    }
+    for process in [&mut trio.decode, &mut trio.prefill, &mut trio.router] {
+        process.signal("TERM");
+        assert!(process.wait().success(), "{}", process.log());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

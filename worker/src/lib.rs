@@ -23,6 +23,7 @@ mod service;
 mod sizing;
 mod tls_network;
 mod token;
+mod watchdog;
 mod worker;
 
 pub use door::Admitted;

@@ -78,6 +78,9 @@ pub struct WorkerOptions {
     pub prefix_cache: bool,
     /// A sequence whose reader takes nothing for this long ends.
     pub write_deadline: Duration,
+    /// A step thread that stands still for this long makes the worker not ready, and for
+    /// twelve times as long not live.
+    pub stuck_after: Duration,
     /// Which transports move pages.
     pub transports: TransportChoice,
     /// Address of the data plane's TCP listener (decode workers; port 0: any).
@@ -97,6 +100,10 @@ pub struct WorkerOptions {
     /// Longest time that running requests get to end after shutdown was asked for.
     pub drain_limit: Duration,
 }
+
+/// How many times longer than [`WorkerOptions::stuck_after`] a step thread must stand still for the process to
+/// be given up.
+pub(crate) const DEAD_AFTER: u32 = 12;
 
 impl WorkerOptions {
     /// Puts every plane under TLS: both sides show a certificate.
@@ -127,6 +134,7 @@ impl WorkerOptions {
             max_queued: 256,
             prefix_cache: true,
             write_deadline: Duration::from_secs(30),
+            stuck_after: Duration::from_secs(5),
             transports: TransportChoice::Auto,
             transfer_listen: any,
             transfer_advertise: None,

@@ -119,15 +119,8 @@ impl Registration {
         }
     }
 
-    /// Takes the worker out of etcd, so that no router comes any more. The other kinds of membership
-    /// show the drain in load reports, and end with the process.
-    pub(crate) fn withdraw(&self) {
-        if let Self::Etcd(in_etcd) = self {
-            in_etcd.registration.withdraw();
-        }
-    }
-
-    /// Like [`Self::withdraw`], and waits for it, bounded.
+    /// Takes the worker out of etcd, so that no router comes any more, and waits for it, bounded. The other
+    /// kinds of membership show the drain in load reports, and end with the process.
     pub(crate) async fn withdrawn(&mut self) {
         if let Self::Etcd(in_etcd) = self {
             in_etcd.registration.withdrawn().await;

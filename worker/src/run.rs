@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::registration::{News, Registration};
 use crate::server::{Health, serve};
+use crate::watchdog::Watchdog;
 use crate::{Equipment, Role, Slot, Worker, WorkerError, WorkerOptions, load_model};
 
 /// How long ended legs, fences and open calls get after the drain limit.
@@ -161,6 +162,7 @@ impl BoundWorker {
 
         let mut registration = Registration::start(&role, &options.membership, &options.dialer)?;
         let mut draining = role.worker().watch_drain();
+        let mut watchdog = Watchdog::new(options.stuck_after);
         let outcome = loop {
             tokio::select! {
                 () = &mut shutdown => break Ok(()),
@@ -168,20 +170,19 @@ impl BoundWorker {
                 () = role.worker().steps().ended() => break Err(WorkerError::StepLoopEnded),
                 news = registration.next() => match news {
                     News::Placeable => {
-                        health.set_ready(!role.worker().is_draining()).await;
+                        watchdog.placeable(&health, true).await;
                         observer(Stage::Ready(Box::new(role.worker().info().clone())));
                     }
-                    News::NotPlaceable => health.set_ready(false).await,
+                    News::NotPlaceable => watchdog.placeable(&health, false).await,
                     News::Drain => role.worker().drain(),
                 },
-                Ok(()) = draining.changed() => {
-                    health.set_ready(false).await;
-                    registration.withdraw();
-                }
+                () = watchdog.next() => watchdog.look(role.worker(), &health).await,
+                // A drain that was asked for ends the worker as a signal does.
+                Ok(()) = draining.changed() => break Ok(()),
             }
         };
         if outcome.is_err() {
-            health.set_dead().await;
+            health.set_live(false).await;
             return outcome;
         }
         health.set_ready(false).await;

@@ -40,21 +40,24 @@ impl Health {
 
     /// Whether the worker may be placed.
     pub(crate) async fn set_ready(&self, ready: bool) {
-        let status = if ready {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        self.0.set_service_status(READY, status).await;
-        self.0.set_service_status("", status).await;
+        self.0.set_service_status(READY, status(ready)).await;
+        self.0.set_service_status("", status(ready)).await;
     }
 
-    /// Whether the process should be left alone.
-    pub(crate) async fn set_dead(&self) {
-        self.set_ready(false).await;
-        self.0
-            .set_service_status(LIVE, ServingStatus::NotServing)
-            .await;
+    /// Whether the process should be left alone; one that should not is not ready either.
+    pub(crate) async fn set_live(&self, live: bool) {
+        if !live {
+            self.set_ready(false).await;
+        }
+        self.0.set_service_status(LIVE, status(live)).await;
+    }
+}
+
+fn status(serving: bool) -> ServingStatus {
+    if serving {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
     }
 }
 

@@ -233,29 +233,71 @@ async fn str_05_a_generation_that_the_drain_cuts_does_not_look_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drain_worker_checks_the_incarnation_and_keeps_the_process() {
-    let node = Node::start::<DecodeWorker>(Wish::default()).await;
+async fn k8s_01_a_drain_that_is_asked_for_ends_the_process_when_all_is_done() {
+    let mut node = Node::start::<DecodeWorker>(Wish::default()).await;
     let mut client = node.client();
     let wrong = client
         .drain_worker(v1::DrainWorkerRequest { incarnation: 1 })
         .await
         .unwrap_err();
     assert_eq!(wrong.code(), Code::FailedPrecondition);
+    let ask = Ask::greedy(prompt(1, 5), 40);
+    let expected = local(&node, &ask).await.unwrap();
+    let arrived = node.gate.arrived();
+    node.gate.close();
+    let mut running = DecodeLeg::open(&node, &ask, true).await.unwrap();
+    node.gate.until_arrived(arrived + 1).await;
     let incarnation = node.info().incarnation.0;
     client
         .drain_worker(v1::DrainWorkerRequest { incarnation })
         .await
         .unwrap();
     assert!(node.load().await.draining);
-    let refused = local(&node, &Ask::greedy(prompt(1, 5), 4))
-        .await
-        .unwrap_err();
+    let refused = local(&node, &ask).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     until("not ready", async || {
         health(&node, "ready").await == ServingStatus::NotServing
     })
     .await;
     assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+    node.gate.let_all();
+    let mut got = Got::default();
+    running.finish(&mut got).await.unwrap();
+    assert_eq!(got.choices, expected.choices);
+    drop(running);
+    node.ended().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_07_a_step_that_stands_still_is_seen_by_probes_and_mended() {
+    let wish = Wish {
+        stuck_after: Duration::from_millis(100),
+        ..Wish::default()
+    };
+    let node = Node::start::<DecodeWorker>(wish).await;
+    assert_eq!(health(&node, "ready").await, ServingStatus::Serving);
+    node.gate.close();
+    let ask = Ask::greedy(prompt(1, 5), 40);
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        waiting.push(DecodeLeg::open(&node, &ask, true).await.unwrap());
+    }
+    for service in ["ready", "live"] {
+        until(service, async || {
+            health(&node, service).await == ServingStatus::NotServing
+        })
+        .await;
+    }
+    drop(waiting);
+    node.gate.let_all();
+    for service in ["ready", "live"] {
+        until(service, async || {
+            health(&node, service).await == ServingStatus::Serving
+        })
+        .await;
+    }
+    local(&node, &ask).await.unwrap();
+    node.until_idle().await;
 }
 
 /// The part of a router that workers register with.
@@ -343,23 +385,15 @@ async fn k8s_03_ready_only_while_a_router_has_accepted_the_worker() {
     let router = Registrar::at(address, &[]).await;
     node.until_ready().await;
 
-    // The router's drain reaches the worker, and the worker says so.
+    // The router's drain reaches the worker, which ends.
     let key = (node.info().worker_id.clone(), node.info().incarnation);
     until("the registration", async || {
         router.membership.request_drain(&key)
     })
     .await;
-    until("the drain", async || node.load().await.draining).await;
-    let table = router.membership.table();
-    until("the report of it", async || {
-        table
-            .borrow()
-            .get(&key)
-            .is_some_and(|member| member.load.draining)
-    })
-    .await;
-    until("not ready", async || {
-        health(&node, "ready").await == ServingStatus::NotServing
+    node.ended().await.unwrap();
+    until("the end of the registration", async || {
+        router.membership.table().borrow().get(&key).is_none()
     })
     .await;
 }

@@ -36,6 +36,7 @@ pub(crate) struct Wish {
     pub(crate) transports: TransportChoice,
     pub(crate) lease: Duration,
     pub(crate) write_deadline: Duration,
+    pub(crate) stuck_after: Duration,
     pub(crate) prefix_cache: bool,
     pub(crate) listen: SocketAddr,
     pub(crate) membership: Membership,
@@ -57,6 +58,7 @@ impl Default for Wish {
             transports: TransportChoice::Tcp,
             lease: Duration::from_secs(5),
             write_deadline: Duration::from_secs(20),
+            stuck_after: Duration::from_secs(60),
             prefix_cache: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             membership: Membership::Static,
@@ -90,6 +92,7 @@ impl Wish {
         options.transports = self.transports;
         options.transfer_lease = self.lease;
         options.write_deadline = self.write_deadline;
+        options.stuck_after = self.stuck_after;
         options.prefix_cache = self.prefix_cache;
         options.runtime_dir = folder.to_path_buf();
         options.drain_limit = self.drain_limit;
