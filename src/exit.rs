@@ -92,7 +92,19 @@ pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
             tonic::Code::Unknown | tonic::Code::Internal | tonic::Code::Cancelled
         );
     if broken {
-        return tonic::Status::unavailable("the connection to the router was lost");
+        return tonic::Status::unavailable(match cause(status) {
+            Some(cause) => format!("the connection to the router was lost: {cause}"),
+            None => "the connection to the router was lost".to_owned(),
+        });
     }
     status.clone()
+}
+
+/// What broke a connection, as the part that met it says it.
+fn cause(status: &tonic::Status) -> Option<String> {
+    let mut error = std::error::Error::source(status)?;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    Some(error.to_string())
 }

@@ -3,6 +3,7 @@
 use crate::certificates::Authority;
 use crate::models::tiny_model;
 use crate::process::{Process, assert_refused, baton};
+use crate::tls::until_logged;
 
 #[test]
 fn listening_beyond_this_machine_needs_tls_or_a_word() {
@@ -23,7 +24,7 @@ fn listening_beyond_this_machine_needs_tls_or_a_word() {
     let arguments = [&arguments[..], &["--insecure-listen"]].concat();
     let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
     let router = Process::start(&arguments);
-    assert!(router.log().contains("without TLS"), "{}", router.log());
+    until_logged(&router, "without TLS");
     let port = router.address().rsplit_once(':').expect("a port").1;
     let status = baton(&["status", "--connect", &format!("127.0.0.1:{port}")]);
     assert_eq!(status.code, Some(0), "{status:#?}");

@@ -105,7 +105,7 @@ fn refused(ended: &Ended, parts: &[&str]) {
 }
 
 /// Waits until a process has logged this.
-fn until_logged(process: &Process, part: &str) {
+pub(crate) fn until_logged(process: &Process, part: &str) {
     let begin = Instant::now();
     while !process.log().contains(part) {
         assert!(

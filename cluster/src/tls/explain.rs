@@ -7,8 +7,21 @@ use std::task::{Context, Poll};
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+/// Puts an error of a handshake into words.
+pub(super) fn explain_handshake(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ (io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe) => io::Error::new(
+            kind,
+            "the peer closed the connection in the TLS handshake; it may not speak TLS",
+        ),
+        _ => explain(error),
+    }
+}
+
 /// Puts an error of a TLS stream into words.
-pub(crate) fn explain(error: io::Error) -> io::Error {
+fn explain(error: io::Error) -> io::Error {
     let kind = error.kind();
     let inner = error
         .get_ref()
@@ -32,9 +45,6 @@ pub(crate) fn explain(error: io::Error) -> io::Error {
             | AlertDescription::DecryptError),
         )) => format!("the peer refuses this side's certificate ({alert:?})"),
         Some(other) => format!("TLS: {other}"),
-        None if kind == io::ErrorKind::UnexpectedEof => {
-            "the peer closed the connection in the TLS handshake; it may not speak TLS".to_owned()
-        }
         None => return error,
     };
     io::Error::new(kind, words)

@@ -21,11 +21,10 @@ use crate::ClusterError;
 use crate::replay::part;
 use crate::stream::{BoxStream, ByteStream};
 
-pub(crate) use explain::explain;
 use files::Contents;
 pub use files::TlsFiles;
 
-use explain::Explained;
+use explain::{Explained, explain_handshake};
 use load::Loaded;
 
 /// What a connection is for; the two sides agree on it in the handshake.
@@ -118,7 +117,7 @@ impl Tls {
         };
         let config = self.inner.loaded().client(plane)?;
         let connecting = TlsConnector::from(config).connect(name, stream);
-        let stream = connecting.await.map_err(explain)?;
+        let stream = connecting.await.map_err(explain_handshake)?;
         Ok(Box::new(Explained(stream)))
     }
 
@@ -140,7 +139,7 @@ impl Tls {
             Err((error, stream)) => {
                 // The alert that tells the other side is on its way.
                 part(stream).await;
-                return Err(explain(error));
+                return Err(explain_handshake(error));
             }
         };
         let shown = match stream.get_ref().1.peer_certificates() {
