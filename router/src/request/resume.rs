@@ -91,7 +91,7 @@ impl RequestTask {
     }
 
     /// Until when it is worth waiting for workers. A request that has found nobody at its first try is
-    /// refused at once. One that has been let down may wait for decode workers to come back, and one
+    /// refused at once, unless all decode workers were there a moment ago. One that has been let down may wait for decode workers to come back, and one
     /// that has begun to answer for anybody; where workers are merely full, until its deadline.
     pub(super) fn worth_waiting(&self, not_placed: &NotPlaced) -> Option<Instant> {
         if self.output.tokens() > 0 && not_placed.busy_hint.is_some() {
@@ -101,6 +101,10 @@ impl RequestTask {
         self.setbacks
             .patient_until
             .filter(|_| may_change || self.output.tokens() > 0)
+            .or_else(|| {
+                let expected = self.shared.directory.decode_expected_until();
+                expected.filter(|_| may_change)
+            })
     }
 
     /// Lets the next attempt begin after what the client has been sent. Legs of one attempt all begin

@@ -18,6 +18,8 @@ use crate::model::ServedModel;
 
 /// Loads older than this count as unknown.
 pub(super) const STALE_AFTER: Duration = Duration::from_secs(3);
+/// A worker that is still there is found again well within this time.
+const EXPECTED_BACK: Duration = Duration::from_secs(2);
 /// Prefixes remembered: about a hundred bytes each.
 const PREFIXES: usize = 1 << 16;
 
@@ -36,6 +38,8 @@ pub(super) struct State {
     table: Arc<MemberTable>,
     workers: BTreeMap<MemberKey, Arc<Worker>>,
     pub(super) prefixes: PrefixRecord,
+    /// When the last open decode worker left the table.
+    decode_lost_at: Option<Instant>,
 }
 
 /// One worker with its last report, for operators.
@@ -58,6 +62,7 @@ impl Directory {
             table: Arc::default(),
             workers: BTreeMap::new(),
             prefixes: PrefixRecord::new(PREFIXES),
+            decode_lost_at: None,
         };
         Self {
             model,
@@ -81,9 +86,13 @@ impl Directory {
     /// Whether requests can be served: one compatible decode worker is enough, since it also
     /// prefills when nobody else does.
     pub(crate) fn is_ready(&self) -> bool {
-        self.views()
-            .iter()
-            .any(|view| view.worker.info.role == WorkerRole::Decode && view.is_open())
+        self.lock().has_decode()
+    }
+
+    /// Until when decode workers are expected back that have all been lost at once, as by a router that
+    /// was cut off or stood still: it takes a moment to find them again.
+    pub(crate) fn decode_expected_until(&self) -> Option<Instant> {
+        Some(self.lock().decode_lost_at? + EXPECTED_BACK)
     }
 
     /// Notes that a worker holds a sequence's pages.
@@ -104,6 +113,7 @@ impl Directory {
 
 impl State {
     fn update(&mut self, table: Arc<MemberTable>, directory: &Directory) {
+        let had_decode = self.has_decode();
         // A worker that comes back under its key is the same process: what runs there still counts.
         self.workers
             .retain(|key, worker| table.get(key).is_some() || worker.in_flight() > 0);
@@ -121,6 +131,14 @@ impl State {
             }
         }
         self.table = table;
+        if had_decode && !self.has_decode() {
+            self.decode_lost_at = Some(Instant::now());
+        }
+    }
+
+    fn has_decode(&self) -> bool {
+        self.members()
+            .any(|view| view.worker.info.role == WorkerRole::Decode && view.is_open())
     }
 
     pub(super) fn members(&self) -> impl Iterator<Item = WorkerView> + '_ {

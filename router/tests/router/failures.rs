@@ -514,6 +514,28 @@ async fn str_05_a_drain_that_cuts_tokens_off_is_no_success() {
 }
 
 #[tokio::test]
+async fn a_request_while_all_workers_are_being_found_again_waits_for_them() {
+    let (harness, _prefill, mut decode) = Harness::pair(endless()).await;
+    decode.kill();
+    let gone = async {
+        while harness.list().await.workers.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the router to notice", gone).await;
+    let back = harness.add(Setup::decode("decode-1", endless()));
+    let (answer, _back) = tokio::join!(harness.generate(by_ids(prompt_of(100), 3)), back);
+    let answer = answer.unwrap().whole();
+    assert_eq!(answer.receipt().attempts.len(), 1, "nothing has failed");
+
+    // Nobody comes: the wait ends by itself.
+    let (harness, _prefill, mut decode) = Harness::pair(endless()).await;
+    decode.kill();
+    let refused = status_of(harness.generate(by_ids(prompt_of(100), 3)).await);
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+}
+
+#[tokio::test]
 async fn str_04_a_killed_decode_worker_that_nobody_replaces_is_an_error() {
     let (harness, prefill, mut decode) = Harness::pair(endless()).await;
     let mut stream = harness
