@@ -6,7 +6,7 @@ baton=$1 model=$2 prompt=$3
 log=$(mktemp)
 # The ready line names the addresses; port 0 keeps two demos out of each other's way. Prompts this short are
 # better prefilled where they decode, but the demo is to show the split.
-coproc UP { exec "$baton" up --model "$model" --listen 127.0.0.1:0 --prefill-threads 1 --decode-threads 1 --local-prefill-tokens 16 2>"$log"; }
+coproc UP { exec "$baton" up --model "$model" --listen 127.0.0.1:0 --http-listen off --prefill-threads 1 --decode-threads 1 --local-prefill-tokens 16 2>"$log"; }
 up=$UP_PID
 stop() {
     status=$?

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need on a Debian machine with Rust and Python, once.
 #   scripts/setup.sh build   compiler of .proto files and a virtual environment with the model's fetcher
-#   scripts/setup.sh test    the above, etcd, and the tools of tests/python/requirements.txt
+#   scripts/setup.sh test    the above, etcd, curl, and the tools of tests/python/requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-build}
@@ -16,6 +16,7 @@ command -v c++ >/dev/null || missing+=(g++)
 command -v protoc >/dev/null || missing+=(protobuf-compiler)
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
 [ "$what" = test ] && { command -v etcd >/dev/null || missing+=(etcd-server); }
+[ "$what" = test ] && { command -v curl >/dev/null || missing+=(curl); }
 if [ ${#missing[@]} -gt 0 ]; then
     say "installing Debian packages: ${missing[*]}"
     sudo=; [ "$(id -u)" = 0 ] || sudo=sudo

@@ -99,6 +99,7 @@ fn pair(cert: bool, key: bool) -> Result<bool, Failure> {
 
 /// Whether a process may listen there: under TLS, on this machine alone, or because it was told to.
 pub(crate) fn check_listen(
+    flag: &str,
     address: SocketAddr,
     has_tls: bool,
     args: &ServingSecurityArgs,
@@ -108,7 +109,7 @@ pub(crate) fn check_listen(
     }
     if args.insecure_listen != Some(true) {
         return Err(Failure::usage(format!(
-            "--listen {address} is reached from other machines and nothing is encrypted: give \
+            "{flag} {address} is reached from other machines and nothing is encrypted: give \
              --tls-cert, --tls-key and --tls-ca, or --insecure-listen if the network can be trusted"
         )));
     }

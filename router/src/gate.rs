@@ -36,13 +36,20 @@ impl Gate {
         }
     }
 
-    /// Waits for a place until `until`. Places go in the order of arrival.
-    pub(crate) async fn enter(&self, until: Instant) -> Result<OwnedSemaphorePermit, RequestError> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+    /// Waits until `until` for so many places, all or none; more than there are never become free. Places
+    /// go in the order of arrival.
+    pub(crate) async fn enter(
+        &self,
+        count: usize,
+        until: Instant,
+    ) -> Result<OwnedSemaphorePermit, RequestError> {
+        let count = count as u32;
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_many_owned(count) {
             return Ok(place);
         }
         let _waiting = Waiting::new(self)?;
-        match tokio::time::timeout_at(until, Arc::clone(&self.places).acquire_owned()).await {
+        let places = Arc::clone(&self.places).acquire_many_owned(count);
+        match tokio::time::timeout_at(until, places).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) => Err(RequestError::ShuttingDown),
             Err(_) => Err(refusal(format!("no place for {} became free", self.name))),
@@ -52,6 +59,11 @@ impl Gate {
     /// Lets nobody in any more.
     pub(crate) fn close(&self) {
         self.places.close();
+    }
+
+    /// Whether nobody is let in any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.places.is_closed()
     }
 
     pub(crate) fn inside(&self) -> usize {

@@ -1,6 +1,7 @@
 //! The router: admission, placement, retries, the public API.
 //!
-//! A request's way through this crate: `services::inference` → `request::admission` (validate,
+//! A request's way through this crate: `services::inference` or `http` → `services::begin` →
+//! `request::admission` (validate,
 //! tokenize, wait for a place) → `request::task` (plan, and plan again after a setback) →
 //! `workers::plan` (split or local, and where) → `request::split` or `request::local` (the legs) →
 //! `request::output` (tokens by position, text, stop strings) → `request::outbox` (to the client).
@@ -18,6 +19,7 @@ mod deadline;
 mod error;
 mod gate;
 mod guard;
+mod http;
 mod keys;
 mod legs;
 mod model;

@@ -1,4 +1,4 @@
-//! Assembling the router and serving it on one listener.
+//! Assembling the router and serving it, gRPC on one listener and HTTP on another.
 //!
 //! It must not know configuration files or signals.
 
@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{Accept, Dialer, Membership, Strangers, Tls, http2, incoming_under};
+use baton_cluster::{Accept, Accepting, Dialer, Membership, Strangers, Tls, http2, incoming_under};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
 use baton_proto::v1::inference_service_server::InferenceServiceServer;
 use rand::Rng as _;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
 use tonic_health::server::HealthReporter;
@@ -23,6 +25,7 @@ use crate::counters::Counters;
 use crate::error::{ConfigError, ServeError};
 use crate::gate::Gate;
 use crate::guard::{For, Guard};
+use crate::http::{HttpServer, routes};
 use crate::keys::ApiKeys;
 use crate::model::ServedModel;
 use crate::services::{Admin, Inference, health, keep_health, set_ready};
@@ -42,6 +45,22 @@ pub struct Router {
     membership: Arc<Membership>,
     incarnation: Incarnation,
     guard: Guard,
+    http: Option<HttpDoor>,
+}
+
+/// Where HTTP clients come in.
+struct HttpDoor(Box<dyn Accept + Sync>);
+
+impl Accept for HttpDoor {
+    fn next_connection(&mut self) -> Accepting<'_> {
+        self.0.next_connection()
+    }
+}
+
+impl std::fmt::Debug for HttpDoor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpDoor").finish_non_exhaustive()
+    }
 }
 
 impl Router {
@@ -82,6 +101,7 @@ impl Router {
             membership: Arc::new(membership),
             incarnation: Incarnation(rand::rng().random_range(1..=u64::MAX)),
             guard,
+            http: None,
         })
     }
 
@@ -100,12 +120,19 @@ impl Router {
         self
     }
 
+    /// Serves HTTP clients too, who come in here.
+    #[must_use]
+    pub fn with_http(mut self, listener: Option<impl Accept + Sync>) -> Self {
+        self.http = listener.map(|listener| HttpDoor(Box::new(listener)));
+        self
+    }
+
     /// Serves until `shutdown` completes, then lets running requests end within the configured time.
     ///
     /// # Errors
     /// The transport failed.
     pub async fn serve(
-        self,
+        mut self,
         listener: impl Accept,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
@@ -122,6 +149,12 @@ impl Router {
                 let _ = stopped.await;
             });
         let mut serving = std::pin::pin!(serving);
+        let (stop_http, stopping) = watch::channel(false);
+        // Ended when it is dropped.
+        let mut http = JoinSet::new();
+        if let Some(listener) = self.http.take() {
+            http.spawn(self.http_server().serve(listener, stopping));
+        }
         let ready = keep_health(reporter.clone(), Arc::clone(&self.shared));
         tokio::select! {
             result = &mut serving => return Ok(result?),
@@ -132,11 +165,21 @@ impl Router {
             result = &mut serving => return Ok(result?),
             () = self.drain(&reporter) => {}
         }
-        drop(stop);
-        match tokio::time::timeout(CLOSE_TIMEOUT, serving).await {
+        drop((stop, stop_http));
+        let closing = async { tokio::join!(serving, http.join_next()).0 };
+        match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
             Ok(result) => Ok(result?),
             // Registrations never end by themselves; they are dropped with the process.
             Err(_) => Ok(()),
+        }
+    }
+
+    fn http_server(&self) -> HttpServer {
+        HttpServer {
+            routes: routes(Arc::clone(&self.shared), self.guard.clone()),
+            tls: self.guard.tls.clone(),
+            max_connections: self.shared.config.max_connections,
+            write_deadline: self.shared.config.write_deadline,
         }
     }
 

@@ -37,7 +37,7 @@ impl Tokenizing {
         if bytes <= INLINE_BYTES {
             return Ok(work(model)?);
         }
-        let place = self.gate.enter(until).await?;
+        let place = self.gate.enter(1, until).await?;
         let model = Arc::clone(model);
         // The place goes with the work: it is taken until the thread is free, whoever still waits.
         let worked = tokio::task::spawn_blocking(move || {

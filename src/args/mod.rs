@@ -21,7 +21,7 @@ pub(crate) use membership::EtcdArgs;
 pub(crate) use security::{
     AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
 };
-pub(crate) use service::{KvDtypeArg, RouterArgs, TransportArg, UpArgs, WorkerArgs};
+pub(crate) use service::{KvDtypeArg, NO_HTTP, RouterArgs, TransportArg, UpArgs, WorkerArgs};
 
 /// Large language models with prefill and decode on separate pools.
 ///

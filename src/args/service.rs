@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::EtcdArgs;
 use super::security::{ClientDoorArgs, ServingSecurityArgs};
 
+/// The value of `--http-listen` that serves no HTTP.
+pub(crate) const NO_HTTP: &str = "off";
+
 /// Which transport moves pages between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,6 +69,10 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) listen: Option<String>,
+    /// Address for HTTP clients, see docs/http.md, or `off` [default: 127.0.0.1:8000].
+    #[arg(long, env = "BATON_HTTP_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) http_listen: Option<String>,
     /// `embedded`: workers register with the router; `etcd:HOST:PORT,…`: in etcd [default: embedded].
     #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,6 +133,10 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_LISTEN", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) listen: Option<String>,
+    /// Address for HTTP clients, see docs/http.md, or `off` [default: off].
+    #[arg(long, env = "BATON_HTTP_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) http_listen: Option<String>,
     /// `embedded`: workers register here; `static:FILE`: a TOML list of worker addresses;
     /// `etcd:HOST:PORT,…`: workers register in etcd [default: embedded].
     #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]

@@ -1,5 +1,6 @@
 //! The router in this process: arguments become its configuration, model metadata and membership.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use baton_model_file::ModelFile;
 use baton_router::{Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 
-use crate::args::RouterArgs;
+use crate::args::{NO_HTTP, RouterArgs, ServingSecurityArgs};
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
 use crate::{keys, security};
@@ -35,21 +36,21 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         );
     }
     let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
-    let address = socket_address("--listen", listen)?;
-    security::check_listen(address, tls.is_some(), &args.security)?;
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| Failure::failed(format!("cannot listen on {address}: {error}")))?;
+    let (listener, address) = bind("--listen", listen, tls.is_some(), &args.security).await?;
+    let http = match args.http_listen.as_deref() {
+        None | Some(NO_HTTP) => None,
+        Some(http) => Some(bind("--http-listen", http, tls.is_some(), &args.security).await?),
+    };
+    let http_address = http.as_ref().map(|(_, address)| *address);
     let name = model.name().to_owned();
     let router = Router::new(config, model, membership, dialer)
         .map_err(|error| Failure::usage(error.to_string()))?
         .with_tls(tls)
-        .with_keys(keys);
+        .with_keys(keys)
+        .with_http(http.map(|(listener, _)| listener));
     tracing::info!("router for {name} listens on {address}");
-    tell_ready(&format!("role=router grpc={address}"));
+    let http = http_address.map_or_else(String::new, |address| format!(" http={address}"));
+    tell_ready(&format!("role=router grpc={address}{http}"));
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let end = async move {
         if let Err(failure) = shutdown(supervised).await {
@@ -60,6 +61,23 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .serve(listener, end)
         .await
         .map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Listens, if that may be done there.
+async fn bind(
+    flag: &str,
+    address: &str,
+    has_tls: bool,
+    args: &ServingSecurityArgs,
+) -> Result<(TcpListener, SocketAddr), Failure> {
+    let address = socket_address(flag, address)?;
+    security::check_listen(flag, address, has_tls, args)?;
+    let wrong = |error: std::io::Error| {
+        Failure::failed(format!("{flag}: cannot listen on {address}: {error}"))
+    };
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    Ok((listener, address))
 }
 
 fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {

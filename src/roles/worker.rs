@@ -117,7 +117,7 @@ fn options(
         options.advertise = Some(advertise.clone());
     }
     let tls = security::worker_tls(&args.security)?;
-    security::check_listen(options.listen, tls.is_some(), &args.security)?;
+    security::check_listen("--listen", options.listen, tls.is_some(), &args.security)?;
     if let Some(tls) = tls {
         options.secure(tls);
     }

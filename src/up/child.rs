@@ -23,6 +23,8 @@ const RECOVERED: Duration = Duration::from_secs(30);
 pub(crate) struct Ready {
     /// `host:port` of its gRPC services.
     pub(crate) address: String,
+    /// `host:port` of its HTTP, if it serves that.
+    pub(crate) http: Option<String>,
 }
 
 /// How to start one child, again and again.
@@ -75,7 +77,10 @@ impl Child {
             }
             if let Some(ready) = ready {
                 if self.keeps_address {
-                    self.listen_on(&ready.address);
+                    self.listen_on("--listen", &ready.address);
+                    if let Some(http) = &ready.http {
+                        self.listen_on("--http-listen", http);
+                    }
                 }
                 if let Some(told) = told.take() {
                     let _ = told.send(ready);
@@ -134,12 +139,8 @@ impl Child {
         command.spawn().map_err(cannot)
     }
 
-    fn listen_on(&mut self, address: &str) {
-        if let Some(flag) = self
-            .arguments
-            .iter()
-            .position(|argument| argument == "--listen")
-        {
+    fn listen_on(&mut self, flag: &str, address: &str) {
+        if let Some(flag) = self.arguments.iter().position(|argument| argument == flag) {
             address.clone_into(&mut self.arguments[flag + 1]);
         }
     }
@@ -177,14 +178,16 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// `ready … grpc=ADDR …`
+/// `ready … grpc=ADDR http=ADDR …`
 fn parse_ready(line: &str) -> Option<Ready> {
     let rest = line.strip_prefix("ready ")?;
-    let address = rest
-        .split(' ')
-        .find_map(|part| part.strip_prefix("grpc="))?;
+    let part = |name: &str| {
+        let value = rest.split(' ').find_map(|part| part.strip_prefix(name));
+        value.map(str::to_owned)
+    };
     Some(Ready {
-        address: address.to_owned(),
+        address: part("grpc=")?,
+        http: part("http="),
     })
 }
 
@@ -207,8 +210,14 @@ mod tests {
         assert_eq!(
             ready,
             Some(Ready {
-                address: "127.0.0.1:7070".into()
+                address: "127.0.0.1:7070".into(),
+                http: None,
             })
+        );
+        let both = parse_ready("ready role=router grpc=127.0.0.1:7070 http=127.0.0.1:8000");
+        assert_eq!(
+            both.and_then(|ready| ready.http).as_deref(),
+            Some("127.0.0.1:8000")
         );
         assert_eq!(parse_ready("already grpc=x"), None);
         assert_eq!(parse_ready("ready role=router"), None);

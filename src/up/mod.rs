@@ -42,8 +42,12 @@ pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failur
     };
     let result = match started {
         Ok(ready) => {
+            let http = ready
+                .http
+                .as_deref()
+                .map_or_else(String::new, |http| format!(" http={http}"));
             tell_ready(&format!(
-                "grpc={} prefill={} decode={}",
+                "grpc={}{http} prefill={} decode={}",
                 ready.address, plan.prefill, plan.decode
             ));
             tokio::select! {

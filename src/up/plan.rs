@@ -13,6 +13,9 @@ use super::child::Child;
 /// Most workers of one role on one machine.
 const MAX_WORKERS: u32 = 64;
 
+/// Where HTTP clients look unless told otherwise.
+const DEFAULT_HTTP: &str = "127.0.0.1:8000";
+
 /// A validated plan.
 pub(crate) struct Plan {
     /// Prefill workers.
@@ -97,6 +100,12 @@ impl Plan {
             .clone()
             .unwrap_or_else(|| DEFAULT_ROUTER.to_owned());
         push(&mut arguments, "--listen", Some(listen));
+        let http = self.args.http_listen.as_deref();
+        push(
+            &mut arguments,
+            "--http-listen",
+            Some(http.unwrap_or(DEFAULT_HTTP)),
+        );
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let door = &self.args.door;
         push(&mut arguments, "--client-ca", path(&door.client_ca));

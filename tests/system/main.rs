@@ -21,6 +21,7 @@ mod etcd_server;
 mod exact;
 mod garbage;
 mod health;
+mod http;
 mod keys;
 mod killed_routers;
 mod killed_workers;

@@ -130,10 +130,20 @@ impl Process {
 
     /// `host:port` of its gRPC services.
     pub(crate) fn address(&self) -> &str {
+        self.told("grpc=")
+    }
+
+    /// `host:port` of its HTTP.
+    pub(crate) fn http(&self) -> &str {
+        self.told("http=")
+    }
+
+    /// What the ready line says under this name.
+    fn told(&self, name: &str) -> &str {
         self.ready
             .split(' ')
-            .find_map(|part| part.strip_prefix("grpc="))
-            .unwrap_or_else(|| panic!("no address in the ready line {:?}", self.ready))
+            .find_map(|part| part.strip_prefix(name))
+            .unwrap_or_else(|| panic!("no {name} in the ready line {:?}", self.ready))
     }
 
     /// Process id.

@@ -22,8 +22,8 @@ pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 /// Configurations made of one state of the files.
 pub(super) struct Loaded {
     client: Option<[Arc<ClientConfig>; 2]>,
-    /// gRPC for everyone, gRPC for peers, pages for peers.
-    server: Option<[Arc<ServerConfig>; 3]>,
+    /// gRPC for everyone, gRPC for peers, pages for peers, HTTP/1.1 for everyone.
+    server: Option<[Arc<ServerConfig>; 4]>,
     /// Tells certificates of peers.
     pub(super) peers: Option<Verifier>,
     /// Tells certificates of clients.
@@ -80,6 +80,7 @@ impl Loaded {
         Ok(Arc::clone(match plane {
             Plane::Calls => calls,
             Plane::Pages => pages,
+            Plane::Web => return Err(io::Error::other("no process is a client of HTTP/1.1")),
         }))
     }
 
@@ -89,12 +90,13 @@ impl Loaded {
         strangers: Strangers,
     ) -> io::Result<Arc<ServerConfig>> {
         let configs = self.server.as_ref();
-        let [open, calls, pages] =
+        let [open, calls, pages, web] =
             configs.ok_or_else(|| io::Error::other("no certificate to serve with"))?;
         Ok(Arc::clone(match (plane, strangers) {
             (Plane::Calls, Strangers::Admitted) => open,
             (Plane::Calls, Strangers::Refused) => calls,
             (Plane::Pages, _) => pages,
+            (Plane::Web, _) => web,
         }))
     }
 }
@@ -104,6 +106,7 @@ impl Plane {
         vec![match self {
             Self::Calls => b"h2".to_vec(),
             Self::Pages => b"baton-kv".to_vec(),
+            Self::Web => b"http/1.1".to_vec(),
         }]
     }
 }
@@ -207,7 +210,7 @@ fn server_configs(
     identity: &Identity,
     peers: Option<&RootCertStore>,
     clients: Option<&RootCertStore>,
-) -> Result<[Arc<ServerConfig>; 3], ClusterError> {
+) -> Result<[Arc<ServerConfig>; 4], ClusterError> {
     let config = |plane: Plane, cas: &[Option<&RootCertStore>], strangers: Strangers| {
         let mut trusted = RootCertStore::empty();
         for ca in cas.iter().flatten() {
@@ -232,5 +235,6 @@ fn server_configs(
         config(Plane::Calls, &[peers, clients], Strangers::Admitted)?,
         config(Plane::Calls, &[peers], Strangers::Refused)?,
         config(Plane::Pages, &[peers], Strangers::Refused)?,
+        config(Plane::Web, &[peers, clients], Strangers::Admitted)?,
     ])
 }

@@ -32,6 +32,8 @@ use load::Loaded;
 pub enum Plane {
     /// gRPC.
     Calls,
+    /// HTTP/1.1, for clients alone.
+    Web,
     /// Pages between workers.
     Pages,
 }

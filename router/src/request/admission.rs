@@ -37,10 +37,42 @@ pub(crate) struct Admitted {
     pub(super) wanted: Wanted,
 }
 
-impl Admitted {
-    /// Tokens of its prompt.
-    pub(crate) fn prompt_tokens(&self) -> usize {
-        self.request.prompt_ids.len()
+/// A request that lacks nothing but its place.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    client: ClientPlace,
+    received: Instant,
+    label: String,
+    stops: Vec<String>,
+    request: LegRequest,
+    wanted: Wanted,
+}
+
+impl Prepared {
+    /// Ids of its prompt.
+    pub(crate) fn prompt_ids(&self) -> &Arc<[u32]> {
+        &self.request.prompt_ids
+    }
+
+    /// Takes its place.
+    pub(crate) fn admit(self, place: OwnedSemaphorePermit) -> Admitted {
+        let Self {
+            client,
+            received,
+            label,
+            stops,
+            request,
+            wanted,
+        } = self;
+        Admitted {
+            client,
+            place,
+            received,
+            label,
+            stops,
+            request,
+            wanted,
+        }
     }
 }
 
@@ -65,12 +97,12 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Validates, tokenizes and waits for a place.
-    pub(crate) async fn admit(
-        self,
+    /// Validates and tokenizes.
+    pub(crate) async fn prepare(
+        &self,
         request: v1::GenerateRequest,
         client: ClientPlace,
-    ) -> Result<Admitted, RequestError> {
+    ) -> Result<Prepared, RequestError> {
         let shared = self.shared;
         self.check_model(&request.model)?;
         if request.cache_salt.len() > MAX_CACHE_SALT_BYTES {
@@ -94,7 +126,6 @@ impl<'a> Admission<'a> {
         let params = sampling_from_wire(&options, defaults, shared.model.vocabulary)?;
         let prompt_ids: Arc<[u32]> = self.prompt_ids(request.input).await?.into();
         let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
-        let place = self.place().await?;
         let cache_salt = client.salt(request.cache_salt.into_bytes());
         let wanted = Wanted {
             prompt_ids: Arc::clone(&prompt_ids),
@@ -117,9 +148,8 @@ impl<'a> Admission<'a> {
             open_timeout: shared.config.leg_open_timeout,
             progress_timeout: shared.config.progress_timeout,
         };
-        Ok(Admitted {
+        Ok(Prepared {
             client,
-            place,
             received: self.received,
             label,
             stops,
@@ -269,11 +299,12 @@ impl<'a> Admission<'a> {
         Ok(params)
     }
 
-    async fn place(&self) -> Result<OwnedSemaphorePermit, RequestError> {
+    /// Waits for the places of so many requests, all or none.
+    pub(crate) async fn places(&self, count: usize) -> Result<OwnedSemaphorePermit, RequestError> {
         let until = self
             .deadline
             .min(Instant::now() + self.shared.config.admission_wait);
-        let entered = self.shared.gate.enter(until).await;
+        let entered = self.shared.gate.enter(count, until).await;
         if entered.is_err() && Instant::now() >= self.deadline {
             return Err(RequestError::Deadline {
                 doing: "waiting for a place",
@@ -285,13 +316,17 @@ impl<'a> Admission<'a> {
 
 /// The client's label if it is harmless, else the request's own id; nothing if none was given.
 fn label(given: String, request_id: &str) -> String {
-    let harmless = given.len() <= MAX_LABEL_BYTES
-        && given
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    if harmless {
+    if is_harmless(&given) {
         given
     } else {
         request_id.to_owned()
     }
+}
+
+/// Whether a label may stand in logs and headers as it is.
+pub(crate) fn is_harmless(label: &str) -> bool {
+    label.len() <= MAX_LABEL_BYTES
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }

@@ -16,7 +16,7 @@ mod setback;
 mod split;
 mod task;
 
-pub(crate) use admission::Admission;
+pub(crate) use admission::{Admission, Prepared, is_harmless};
 pub(crate) use ending::Ending;
 pub(crate) use outbox::ResponseStream;
 pub(crate) use task::start;

@@ -8,15 +8,13 @@ use baton_cluster::PeerInfo;
 use baton_proto::v1;
 use baton_proto::v1::inference_service_server::InferenceService;
 use baton_proto::v1::tokenize_request::Input;
-use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
+use super::begin::{Asker, begin};
 use super::metered::Metered;
-use crate::clients::ClientPlace;
 use crate::deadline::time_given;
 use crate::error::RequestError;
-use crate::keys::Key;
-use crate::request::{Admission, Ending, start};
+use crate::request::{Admission, Ending};
 use crate::shared::Shared;
 
 /// `baton.v1.InferenceService`.
@@ -29,26 +27,18 @@ impl Inference {
         request: Request<v1::GenerateRequest>,
         ending: &mut Option<Ending>,
     ) -> Result<Metered, RequestError> {
-        let client = self.enter(&request)?;
-        let key = key(&request).cloned();
+        let asker = self.enter(&request)?;
         let given = time_given(request.metadata())?;
-        let admitted = Admission::new(&self.0, given)
-            .admit(request.into_inner(), client)
-            .await?;
-        if let Some(key) = &key {
-            key.charge_prompt(admitted.prompt_tokens(), Instant::now())?;
-        }
-        let ending = ending
-            .take()
-            .unwrap_or_else(|| Ending::new(&self.0.counters));
-        let responses = start(&self.0, admitted, ending)?;
-        Ok(Metered::new(responses, key))
+        let requests = vec![request.into_inner()];
+        let mut begun = begin(&self.0, asker, given, requests, ending).await?;
+        let only = begun.pop().ok_or(RequestError::Internal)?;
+        Ok(only.responses)
     }
 
     /// Counts a call of whoever sends it.
-    fn enter<T>(&self, request: &Request<T>) -> Result<ClientPlace, RequestError> {
+    fn enter<T>(&self, request: &Request<T>) -> Result<Asker, RequestError> {
         let address = PeerInfo::of(request).and_then(|peer| peer.address);
-        self.0.clients.enter(address)?.of_key(key(request))
+        Asker::new(&self.0, address, request.extensions().get().cloned())
     }
 }
 
@@ -119,9 +109,4 @@ impl InferenceService for Inference {
             .await?;
         Ok(Response::new(v1::DetokenizeResponse { text }))
     }
-}
-
-/// The key that a request was let in with.
-fn key<T>(request: &Request<T>) -> Option<&Arc<Key>> {
-    request.extensions().get()
 }

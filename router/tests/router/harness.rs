@@ -115,6 +115,8 @@ impl Drop for Process {
 /// A router, its workers and a client.
 pub(crate) struct Harness {
     pub(crate) address: String,
+    /// Of its HTTP.
+    pub(crate) http: String,
     pub(crate) board: Board,
     channel: Channel,
     _process: Process,
@@ -148,17 +150,20 @@ impl Harness {
         membership: impl FnOnce() -> Membership + Send + 'static,
     ) -> Self {
         let model = model.served.clone();
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .unwrap()
-            .into_std()
-            .unwrap();
+        let bind = || async {
+            let bound = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            bound.into_std().unwrap()
+        };
+        let (listener, http) = (bind().await, bind().await);
         let address = listener.local_addr().unwrap().to_string();
+        let http_address = http.local_addr().unwrap().to_string();
         let process = Process::new();
         process.spawn(async move {
             let router = Router::new(config, model, membership(), Dialer::plain()).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
+            let http = TcpListener::from_std(http).unwrap();
             router
+                .with_http(Some(http))
                 .serve(listener, std::future::pending())
                 .await
                 .unwrap();
@@ -166,6 +171,7 @@ impl Harness {
         let channel = Dialer::plain().channel(&address).unwrap();
         Self {
             address,
+            http: http_address,
             board: Board::default(),
             channel,
             _process: process,

@@ -1,0 +1,131 @@
+//! HTTP/1.1 on connections, under limits of their number, their heads and their silence. It must not know
+//! what calls do.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use baton_cluster::{Accept, Accepted, BoxStream, PeerInfo, Plane, Shown, Strangers, Tls};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::watch;
+use tower::ServiceExt as _;
+
+use super::connections::{Busy, Connections, HeldBody};
+use super::patience::Patient;
+
+/// Time for TLS.
+const TLS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most lines of a head.
+const MAX_HEADERS: usize = 64;
+/// Bytes of a head, and of an answer that are under way unread.
+const MAX_BUFFER: usize = 64 << 10;
+/// Pause after a failed accept.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves HTTP until it is told to stop.
+pub(crate) struct HttpServer {
+    pub(crate) routes: Router,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) max_connections: usize,
+    /// A request whose client takes nothing for this long is given up, and its connection after twice that.
+    pub(crate) write_deadline: Duration,
+}
+
+impl HttpServer {
+    /// Serves until `stop`, then lets what is being said be finished; the caller bounds that time.
+    pub(crate) async fn serve(self, mut listener: impl Accept, stop: watch::Receiver<bool>) {
+        let mut connections = Connections::new(self.max_connections);
+        let mut stopping = stop.clone();
+        loop {
+            tokio::select! {
+                () = told(&mut stopping) => break,
+                accepted = listener.next_connection() => match accepted {
+                    Ok(accepted) => {
+                        let serve = |busy| self.connection(accepted, busy, stop.clone());
+                        if !connections.add(serve) {
+                            let limit = self.max_connections;
+                            tracing::debug!(limit, "an HTTP connection is refused: all are busy");
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accept failed");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        connections.ended().await;
+    }
+
+    /// One connection, from its first byte to its last.
+    fn connection(
+        &self,
+        accepted: Accepted,
+        busy: Busy,
+        mut stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (routes, tls, patience) = (self.routes.clone(), self.tls.clone(), self.write_deadline);
+        async move {
+            let address = accepted.address;
+            let Some((stream, shown)) = secured(accepted, tls).await else {
+                return;
+            };
+            let peer = PeerInfo { address, shown };
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                let (routes, held) = (routes.clone(), busy.hold());
+                let mut request: Request = request.map(Body::new);
+                request.extensions_mut().insert(peer.clone());
+                async move {
+                    let response = routes.oneshot(request).await?;
+                    Ok::<_, Infallible>(response.map(|body| HeldBody::new(body, held)))
+                }
+            });
+            // The request is given up before its connection, so that it is told and counted.
+            let stream = TokioIo::new(Patient::new(stream, patience * 2));
+            let serving = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_headers(MAX_HEADERS)
+                .max_buf_size(MAX_BUFFER)
+                .serve_connection(stream, service);
+            let mut serving = std::pin::pin!(serving);
+            // How a connection ends is its client's business.
+            tokio::select! {
+                _ = &mut serving => return,
+                () = told(&mut stop) => {}
+            }
+            serving.as_mut().graceful_shutdown();
+            let _ = serving.await;
+        }
+    }
+}
+
+/// Waits to be told to stop; the sender's end says so too.
+async fn told(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// Opens TLS where it is asked for.
+async fn secured(accepted: Accepted, tls: Option<Tls>) -> Option<(BoxStream, Shown)> {
+    let Some(tls) = tls else {
+        return Some((accepted.stream, Shown::default()));
+    };
+    let opening = tls.accept(Plane::Web, Strangers::Admitted, accepted.stream);
+    match tokio::time::timeout(TLS_TIMEOUT, opening).await {
+        Ok(Ok(opened)) => Some(opened),
+        Ok(Err(error)) => {
+            tracing::debug!(address = ?accepted.address, %error, "no TLS on an HTTP connection");
+            None
+        }
+        Err(_) => None,
+    }
+}
