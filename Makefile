@@ -13,7 +13,7 @@ MINUTES ?= 3
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm instructions
+.PHONY: help demo serve test check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm bench-clients instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ bench-engine: release bench-peers ## measure the engine and llama.cpp in turn
 bench-vllm: release ## install vLLM for CPUs (some gigabytes) and measure it and the engine in turn
 	@scripts/bench-vllm.sh
 	$(RELEASE) bench engine --model "$$(scripts/fetch-model.sh)" --peer vllm
+
+bench-clients: release ## OpenAI's own client against the service over HTTP (installs it)
+	@scripts/bench-clients.sh $(RELEASE) "$$(scripts/fetch-model.sh)"
 
 instructions: setup ## count the instructions of the engine's kernels (needs valgrind)
 	@scripts/instructions.sh "$$(scripts/fetch-model.sh)"
