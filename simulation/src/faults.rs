@@ -171,7 +171,10 @@ fn start(fleet: &Arc<Fleet>, worker: usize) {
     }
 }
 
-/// The router is the one that all others are seen from.
+/// The router is the one that all others are seen from: workers that do not reach each other serve alone.
 fn others(ends: &[Machine]) -> Vec<Machine> {
+    if !ends.contains(&ROUTER) {
+        return Vec::new();
+    }
     ends.iter().copied().filter(|&end| end != ROUTER).collect()
 }

@@ -66,6 +66,7 @@ impl RequestTask {
             }
             FailureKind::Deadline | FailureKind::HandOff | FailureKind::Worker => {
                 self.be_patient(true);
+                self.excluded.hand_offs += u32::from(kind == FailureKind::HandOff);
                 self.setbacks.failures += 1;
                 let attempts = self.setbacks.failures;
                 if attempts >= self.shared.config.max_attempts {

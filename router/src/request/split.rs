@@ -271,6 +271,9 @@ impl RequestTask {
         legs.lost.failed.insert(failure.worker.clone());
         let prefill = self.receipt.last_prefill();
         self.set_back(failure)?;
+        if self.excluded.shuns_hand_offs() {
+            return Err(Setback::Again);
+        }
         legs.attempt = self.next_attempt();
         let reason = "split: another grant for the same prefill";
         self.receipt.attempt(legs.attempt.0, &prefill, "", reason);

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use baton_cluster::MemberKey;
 
+/// Hand-offs that may fail before a request does without.
+const MAX_HAND_OFFS: u32 = 2;
+
 /// Workers that this request does not go back to for now.
 #[derive(Debug, Default)]
 pub(crate) struct Excluded {
@@ -14,6 +17,8 @@ pub(crate) struct Excluded {
     pub(crate) failed: HashSet<MemberKey>,
     /// They refused for now, with their hints.
     pub(crate) busy: HashMap<MemberKey, Option<Duration>>,
+    /// Hand-offs that have failed, in all rounds: workers that are well may not reach each other.
+    pub(crate) hand_offs: u32,
     /// This is a further round.
     again: bool,
 }
@@ -28,7 +33,12 @@ impl Excluded {
         self.again || !self.failed.is_empty() || !self.busy.is_empty()
     }
 
-    /// Forgets all refusals and failures, for another round.
+    /// Whether another hand-off is not worth trying: a decode worker can prefill alone.
+    pub(crate) fn shuns_hand_offs(&self) -> bool {
+        self.hand_offs >= MAX_HAND_OFFS
+    }
+
+    /// Forgets which workers refused and failed, for another round.
     pub(crate) fn clear(&mut self) {
         self.failed.clear();
         self.busy.clear();

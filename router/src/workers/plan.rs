@@ -88,6 +88,10 @@ impl Directory {
         if let Some(reason) = pool.short_prompt() {
             return Ok(Plan::Local(pool.claim(&decode_usable)?, reason));
         }
+        if excluded.shuns_hand_offs() {
+            let reason = format!("local: {} hand-offs failed", excluded.hand_offs);
+            return Ok(Plan::Local(pool.claim(&decode_usable)?, reason));
+        }
         if let Some((worker, reason)) = pool.holder(&decode_usable) {
             return Ok(Plan::Local(pool.claim(&[worker])?, reason));
         }
