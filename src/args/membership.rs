@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// How to reach etcd. The password is in a file or in BATON_ETCD_PASSWORD: a command line can be read by
+/// How to reach etcd. The password is in a file or in `BATON_ETCD_PASSWORD`: a command line can be read by
 /// everybody on the machine.
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "fields are flags, which stand beside those of other things"
+)]
 pub(crate) struct EtcdArgs {
     /// What the keys of this service begin with [default: baton].
     #[arg(long, env = "BATON_ETCD_PREFIX", value_name = "PREFIX")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) etcd_prefix: Option<String>,
-    /// User of etcd; the password comes from --etcd-password-file or BATON_ETCD_PASSWORD.
+    /// User of etcd; the password comes from --etcd-password-file or the environment.
     #[arg(long, env = "BATON_ETCD_USER", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) etcd_user: Option<String>,

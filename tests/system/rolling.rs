@@ -1,6 +1,6 @@
 //! Every process replaced under load, one after the other: nobody's request fails, no token changes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -95,7 +95,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(addresses: [String; 2], questions: &Arc<Questions>) -> Self {
+    fn start(addresses: &[String; 2], questions: &Arc<Questions>) -> Self {
         let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
@@ -183,7 +183,7 @@ async fn k8s_01_all_workers_and_a_router_are_replaced_under_load() {
     client.until_ready(4).await;
     Client::connect(&addresses[1]).await.until_ready(4).await;
     let questions = Questions::ask(&client).await;
-    let load = Load::start(addresses.clone(), &questions);
+    let load = Load::start(&addresses, &questions);
     load.more().await;
     for (number, (role, old)) in workers.iter_mut().enumerate() {
         // One more first, as a deployment does it that never has too few.
@@ -217,7 +217,7 @@ async fn k8s_01_an_upgrade_to_another_page_size_pairs_like_with_like() {
     client.until_ready(2).await;
     Client::connect(&addresses[1]).await.until_ready(2).await;
     let questions = Questions::ask(&client).await;
-    let load = Load::start(addresses, &questions);
+    let load = Load::start(&addresses, &questions);
     load.more().await;
     let other = ["--page-size", "32"];
     let _new = [
@@ -251,7 +251,7 @@ async fn k8s_01_an_upgrade_to_another_model_keeps_old_and_new_apart() {
         model.write_gguf(&path).expect("the folder is writable");
         path
     });
-    let [old, new] = models.each_ref().map(|model| model.as_path());
+    let [old, new] = models.each_ref().map(PathBuf::as_path);
     let fleet = Fleet::new(old);
     let start = |model: &Path, role: &str, id: &str| {
         let mut all = vec![role, "--model", model.to_str().expect("UTF-8")];
@@ -272,7 +272,7 @@ async fn k8s_01_an_upgrade_to_another_model_keeps_old_and_new_apart() {
     before.until_ready(2).await;
     let old_questions = Questions::ask(&before).await;
     let address = old_router.address().to_owned();
-    let old_load = Load::start([address.clone(), address], &old_questions);
+    let old_load = Load::start(&[address.clone(), address], &old_questions);
 
     let new_router = start(new, "router", "");
     let _new_workers = [
@@ -284,7 +284,7 @@ async fn k8s_01_an_upgrade_to_another_model_keeps_old_and_new_apart() {
     let new_questions = Questions::ask(&after).await;
     assert_ne!(old_questions.0[0].1.choices, new_questions.0[0].1.choices);
     let address = new_router.address().to_owned();
-    let new_load = Load::start([address.clone(), address], &new_questions);
+    let new_load = Load::start(&[address.clone(), address], &new_questions);
     old_load.more().await;
     new_load.more().await;
     println!("{} requests of the old model", old_load.stop().await);
