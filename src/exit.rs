@@ -86,6 +86,15 @@ pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
         // The transport's own words for a deadline that passed before the service answered.
         return tonic::Status::deadline_exceeded("the deadline passed before the service answered");
     }
+    if status.code() == tonic::Code::PermissionDenied
+        && status.message().starts_with("h2 protocol error")
+    {
+        // How a port under TLS turns away those who do not speak it (INADEQUATE_SECURITY).
+        return tonic::Status::unavailable(
+            "the router speaks TLS alone on this port: give --tls-ca, and --tls-cert with --tls-key where it \
+             wants a certificate",
+        );
+    }
     let broken = std::error::Error::source(status).is_some()
         && matches!(
             status.code(),

@@ -267,6 +267,18 @@ impl Fingerprint {
         fields
     }
 
+    /// Digest of what decides an answer: all but how pages are cut and spoken of. A request that has begun
+    /// to answer may go on wherever this is equal.
+    pub fn answers_digest(&self) -> [u8; 32] {
+        let uncut = Self {
+            protocol_version: 0,
+            page_size: 0,
+            layout: String::new(),
+            ..self.clone()
+        };
+        uncut.digest()
+    }
+
     /// blake3 over tagged, length-prefixed fields.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();

@@ -3,7 +3,7 @@
 //!
 //! It must not know workers beyond what their pools can hold.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_proto::limits::MAX_CACHE_SALT_BYTES;
@@ -128,6 +128,7 @@ impl<'a> Admission<'a> {
         let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
         let cache_salt = client.salt(request.cache_salt.into_bytes());
         let wanted = Wanted {
+            answers: OnceLock::new(),
             prompt_ids: Arc::clone(&prompt_ids),
             trunk_ids: Arc::clone(&prompt_ids),
             cache_salt: cache_salt.clone(),

@@ -96,6 +96,11 @@ impl Output {
         self.prompt.take(told)
     }
 
+    /// Whether the client has been told anything.
+    pub(super) fn has_begun(&self) -> bool {
+        self.tokens() > 0 || self.prompt.has_begun()
+    }
+
     /// Whether all that was asked of the prompt has been taken.
     pub(super) fn prompt_is_told(&self) -> bool {
         self.prompt.is_complete()

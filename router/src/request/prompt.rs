@@ -39,6 +39,11 @@ impl PromptOutput {
         }
     }
 
+    /// Whether the client has been told anything.
+    pub(super) fn has_begun(&self) -> bool {
+        self.next > 1
+    }
+
     /// Whether nothing is owed any more; only then may tokens follow.
     pub(super) fn is_complete(&self) -> bool {
         self.asked.is_none() || self.next >= self.prompt_ids.len()

@@ -104,15 +104,23 @@ impl RequestTask {
                 backoff.reset();
             }
             match self.shared.directory.plan(&self.wanted, &self.excluded) {
-                Ok(plan) => match self.follow(plan).await {
-                    Ok(()) => return Ok(()),
-                    Err(Setback::Fatal(error)) => return Err(error),
-                    Err(Setback::Again) => {}
-                    Err(Setback::Leg(failure)) => {
-                        self.set_back(failure)?;
-                        Counters::add(&self.shared.counters.retries);
+                Ok(plan) => {
+                    let answers = plan.worker().answers;
+                    let followed = self.follow(plan).await;
+                    if self.output.has_begun() {
+                        // The rest must be of the same model. Set once; later attempts agree with it.
+                        let _ = self.wanted.answers.set(answers);
                     }
-                },
+                    match followed {
+                        Ok(()) => return Ok(()),
+                        Err(Setback::Fatal(error)) => return Err(error),
+                        Err(Setback::Again) => {}
+                        Err(Setback::Leg(failure)) => {
+                            self.set_back(failure)?;
+                            Counters::add(&self.shared.counters.retries);
+                        }
+                    }
+                }
                 Err(not_placed) => {
                     let until = self.worth_waiting(&not_placed);
                     let delay = backoff.delay();

@@ -30,6 +30,14 @@ pub(crate) enum Plan {
     Local(Slot, String),
 }
 
+impl Plan {
+    /// The worker that begins.
+    pub(crate) fn worker(&self) -> &Worker {
+        let (Self::Split(slot, _) | Self::PrefillOnly(slot, _) | Self::Local(slot, _)) = self;
+        slot.worker()
+    }
+}
+
 /// Why no worker could be claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotPlaced {
@@ -218,6 +226,7 @@ impl<'a> Pool<'a> {
         self.offers.iter().filter(move |offer| {
             offer.view.worker.info.role == role
                 && offer.view.is_open()
+                && (self.wanted.answers.get()).is_none_or(|one| *one == offer.view.worker.answers)
                 && digest.is_none_or(|digest| digest == offer.digest())
         })
     }

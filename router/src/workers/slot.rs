@@ -24,6 +24,8 @@ pub(crate) struct Worker {
     pub(crate) info: Arc<WorkerInfo>,
     /// Digest of its fingerprint: pairs have equal ones.
     pub(crate) digest: [u8; 32],
+    /// Digest of what decides answers: a request that has begun to answer goes on where it is equal.
+    pub(crate) answers: [u8; 32],
     /// Fields in which it contradicts the router's model; placed on only if there are none.
     pub(crate) differing: Vec<&'static str>,
     pub(crate) channel: Channel,
@@ -45,6 +47,7 @@ impl Worker {
         Ok(Self {
             key,
             digest: info.fingerprint.digest(),
+            answers: info.fingerprint.answers_digest(),
             differing: directory.model.differing_fields(&info.fingerprint),
             channel: directory.dialer.channel(&info.address)?,
             info,

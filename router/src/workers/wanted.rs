@@ -3,7 +3,7 @@
 //! It must not know workers beyond their fingerprints.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use baton_proto::domain::Completion;
 
@@ -27,6 +27,8 @@ pub(crate) struct Wanted {
     pub(crate) from_start: bool,
     /// Longest prompt (less what is held) that is prefilled on the decode worker.
     pub(crate) local_tokens: u32,
+    /// What decides the answer, once it has begun (see [`Worker::answers`]).
+    pub(crate) answers: OnceLock<[u8; 32]>,
     /// Hashes of the trunk's prefixes by fingerprint digest, computed once each.
     pub(crate) hashes: Mutex<HashMap<[u8; 32], Arc<PrefixHashes>>>,
 }
@@ -64,6 +66,7 @@ impl Wanted {
             // A token has been sent, so all has been told of the prompt.
             from_start: false,
             local_tokens: self.local_tokens,
+            answers: self.answers.clone(),
             hashes: Mutex::default(),
         }
     }

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use baton_proto::domain::{FinishReason, SequenceSpec};
+use baton_proto::domain::{Fingerprint, FinishReason, SequenceSpec};
 use baton_proto::legs::{DecodeEvent, PrefillEvent, PrefillReport};
 use baton_router::RouterConfig;
 use tonic::{Code, Status};
 
 use crate::failures::{End, decode_that, expected, is_exact, make_second_choice, until_reported};
-use crate::fake::{FakeWorker, Script, Setup, endless, open_choices, says, token};
+use crate::fake::{FakeWorker, Script, Setup, endless, fingerprint, open_choices, says, token};
 use crate::harness::{
     Answer, Harness, by_ids, config, first_token, ids, long, prompt_of, soon, with,
 };
@@ -55,6 +55,48 @@ fn breaking_after(tokens: u32, script: Script) -> Setup {
             Err(Status::unavailable("by script"))
         }
     })
+}
+
+#[tokio::test]
+async fn k8s_01_what_has_begun_goes_on_with_the_same_model_only() {
+    let other_weights = Fingerprint {
+        weights_digest: [9; 32],
+        ..fingerprint()
+    };
+    let other_pages = Fingerprint {
+        page_size: 32,
+        ..fingerprint()
+    };
+    for (fingerprint, same_answers) in [(other_weights, false), (other_pages, true)] {
+        let brief = RouterConfig {
+            grant_wait: Duration::from_millis(300),
+            ..config()
+        };
+        let harness = Harness::start(brief).await;
+        let spare = Setup {
+            fingerprint,
+            ..Setup::decode("decode-1", endless())
+        };
+        let spare = harness.add(spare).await;
+        make_second_choice(&spare);
+        until_reported(&harness, "decode-1").await;
+        let _lost = harness.add(breaking_after(5, endless())).await;
+        // Once it has broken off, it resumes well: the only one that may where weights differ.
+        let answer = harness.generate(by_ids(prompt_of(5), 50)).await.unwrap();
+        if same_answers {
+            is_exact(answer, 50);
+            assert_eq!(spare.started(), 1);
+        } else {
+            let attempts = is_exact(answer, 50).receipt().attempts.clone();
+            assert_eq!(spare.started(), 0, "{attempts:?}");
+            assert!(
+                attempts[1..]
+                    .iter()
+                    .all(|one| one.decode_worker == "decode-0"),
+                "{attempts:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
