@@ -11,7 +11,7 @@ use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, rest};
 use crate::health::Health;
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
-use crate::process::{Process, baton};
+use crate::process::{PATIENCE, Process, baton};
 use crate::service::{Roles, Setup, Trio};
 
 /// A second decode worker beside a trio's.
@@ -271,4 +271,77 @@ async fn a_router_that_is_told_to_end_refuses_and_finishes() {
     assert!(router.wait().success(), "{}", router.log());
     let decode_client = WorkerClient::connect(decode.address()).await;
     decode_client.when("idle", is_idle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let roles = Roles::new(&tiny_model(folder.path()));
+    // Longer than the test: its end is the second signal.
+    let mut router = roles.router(&["--drain-notice-ms", "600000"]);
+    let decode = roles.worker("decode", &router, &[]);
+    let old = Client::connect(router.address()).await;
+    old.until_ready(1).await;
+    let health = Health::connect(router.address()).await;
+    assert!(health.is_serving("ready").await);
+    router.signal("TERM");
+    let noticed = async {
+        while health.is_serving("ready").await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, noticed)
+        .await
+        .expect("not ready at once");
+    assert!(health.is_serving("live").await);
+    for seed in 0..5 {
+        let new = Client::connect(router.address()).await;
+        for client in [&old, &new] {
+            let answer = client.generate(endless(tiny_prompt(seed, 30), 4)).await;
+            assert_eq!(answer.expect("served").ids().len(), 4);
+        }
+    }
+    router.signal("TERM");
+    assert_eq!(router.wait().code(), Some(1), "{}", router.log());
+    drop(decode);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_05_probes_are_answered_while_all_cpus_compute() {
+    /// Ten times what an operator would call slow.
+    const LIMIT: Duration = Duration::from_secs(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = std::thread::available_parallelism().map_or(2, usize::from);
+    let service = Setup::new(&slow_model(folder.path()))
+        .flag("--pages", 2048)
+        .flag("--prefill-threads", all)
+        .flag("--decode-threads", all)
+        .start()
+        .await;
+    let mut probed = vec![Health::connect(&service.address).await];
+    for address in service.addresses().await.values() {
+        probed.push(Health::connect(address).await);
+    }
+    let mut running = Vec::new();
+    for seed in 0..16 {
+        running.push(service.open(endless(tiny_prompt(seed, 1500), 4)).await);
+    }
+    let mut longest = Duration::ZERO;
+    for _ in 0..50 {
+        for health in &probed {
+            for name in ["live", "ready"] {
+                let begin = std::time::Instant::now();
+                let answer = tokio::time::timeout(LIMIT, health.is_serving(name)).await;
+                assert!(answer.expect("in time"), "{name}");
+                longest = longest.max(begin.elapsed());
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    println!("the longest probe took {longest:?}");
+    for events in running {
+        let answer = rest(events, Answer::default()).await;
+        assert_eq!(answer.expect("an answer").ids().len(), 4);
+    }
+    service.assert_idle().await;
 }

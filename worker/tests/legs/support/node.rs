@@ -58,7 +58,7 @@ impl Default for Wish {
             transports: TransportChoice::Tcp,
             lease: Duration::from_secs(5),
             write_deadline: Duration::from_secs(20),
-            stuck_after: Duration::from_secs(60),
+            stuck_after: Duration::from_mins(1),
             prefix_cache: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             membership: Membership::Static,
