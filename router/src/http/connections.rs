@@ -130,7 +130,7 @@ mod tests {
                 if busy_one {
                     held.lock().unwrap().push(busy.hold());
                 }
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         let settle = || async {
