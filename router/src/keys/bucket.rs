@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const MINUTE: f64 = 60.0;
+/// Of a token: what sums of small fillings may lack of the whole.
+const ROUNDING: f64 = 1e-6;
 
 /// A bucket that holds a minute's tokens. What is owed (completions are counted as they come) keeps it
 /// below zero until it has filled again.
@@ -39,7 +41,7 @@ impl Bucket {
         self.fill(now);
         let needed = (tokens as f64).min(self.per_minute);
         let missing = needed - self.balance;
-        if missing > 0.0 {
+        if missing > ROUNDING {
             return Err(Duration::from_secs_f64(missing * MINUTE / self.per_minute));
         }
         self.balance -= tokens as f64;

@@ -272,6 +272,10 @@ async fn xfr_05_a_refusing_decode_worker_costs_prefill_nothing() {
     };
     let status = local(&decode, &bad).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
+    // What it still has to do keeps it from ending.
+    let small = Ask::greedy(prompt(3, 20), 6);
+    let mut busy = DecodeLeg::open(&decode, &small, false).await.unwrap();
+    busy.granted().await.unwrap();
     let incarnation = decode.info().incarnation.0;
     let drain = baton_proto::v1::DrainWorkerRequest { incarnation };
     decode.client().drain_worker(drain).await.unwrap();
@@ -281,6 +285,7 @@ async fn xfr_05_a_refusing_decode_worker_costs_prefill_nothing() {
         (status.code(), reason(&status).as_str()),
         (Code::Unavailable, "draining")
     );
+    drop(busy);
     assert!(
         prefill.load().await.pages.live > 0,
         "the prompt waits for another decode worker"
