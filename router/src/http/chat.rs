@@ -35,38 +35,28 @@ request! {
         top_logprobs: u32,
     }
     const IGNORED: &'static [&'static str] = Common::IGNORED;
-    const ONLY: &'static [Only] = &[
-        Only("tools", &["[]"]),
-        Only("tool_choice", &["\"none\"", "\"auto\""]),
-        Only("parallel_tool_calls", &["true", "false"]),
-        Only("functions", &["[]"]),
-        Only("function_call", &["\"none\"", "\"auto\""]),
-        Only("response_format", &["{\"type\":\"text\"}"]),
-        Only("modalities", &["[\"text\"]"]),
-        Only("audio", &[]),
-        Only("prediction", &[]),
-        Only("reasoning_effort", &[]),
-        Only("verbosity", &[]),
-        Only("web_search_options", &[]),
-        Only("best_of", &["1"]),
-        Only("echo", &["false"]),
-        Only("add_generation_prompt", &["true"]),
-        Only("continue_final_message", &["false"]),
-        Only("add_special_tokens", &["false"]),
-        Only("chat_template", &[]),
-        Only("chat_template_kwargs", &["{}"]),
-        Only("use_beam_search", &["false"]),
-        Only("length_penalty", &["1"]),
-        Only("include_stop_str_in_output", &["false"]),
-        Only("skip_special_tokens", &["true"]),
-        Only("spaces_between_special_tokens", &["true"]),
-        Only("truncate_prompt_tokens", &[]),
-        Only("prompt_logprobs", &[]),
-        Only("guided_json", &[]),
-        Only("guided_regex", &[]),
-        Only("guided_choice", &["[]"]),
-        Only("guided_grammar", &[]),
-        Only("structured_outputs", &[]),
+    const ONLY: &'static [&'static [Only]] = &[
+        Common::ONLY,
+        &[
+            Only("tools", &["[]"]),
+            Only("tool_choice", &["\"none\"", "\"auto\""]),
+            Only("parallel_tool_calls", &["true", "false"]),
+            Only("functions", &["[]"]),
+            Only("function_call", &["\"none\"", "\"auto\""]),
+            Only("modalities", &["[\"text\"]"]),
+            Only("audio", &[]),
+            Only("prediction", &[]),
+            Only("reasoning_effort", &[]),
+            Only("verbosity", &[]),
+            Only("web_search_options", &[]),
+            Only("best_of", &["1"]),
+            Only("echo", &["false"]),
+            Only("add_generation_prompt", &["true"]),
+            Only("continue_final_message", &["false"]),
+            Only("add_special_tokens", &["false"]),
+            Only("chat_template", &[]),
+            Only("chat_template_kwargs", &["{}"]),
+        ],
     ];
 }
 
@@ -79,14 +69,14 @@ request! {
         content: Content,
     }
     const IGNORED: &'static [&'static str] = &["name"];
-    const ONLY: &'static [Only] = &[
+    const ONLY: &'static [&'static [Only]] = &[&[
         Only("tool_calls", &["[]"]),
         Only("tool_call_id", &[]),
         Only("function_call", &[]),
         Only("refusal", &[]),
         Only("audio", &[]),
         Only("annotations", &["[]"]),
-    ];
+    ]];
 }
 
 request! {
@@ -95,7 +85,7 @@ request! {
         /// The text.
         text: String,
     }
-    const ONLY: &'static [Only] = &[Only("type", &["\"text\""])];
+    const ONLY: &'static [&'static [Only]] = &[&[Only("type", &["\"text\""])]];
 }
 
 /// Text of a message.

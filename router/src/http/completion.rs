@@ -25,22 +25,12 @@ request! {
         best_of: u32,
     }
     const IGNORED: &'static [&'static str] = Common::IGNORED;
-    const ONLY: &'static [Only] = &[
-        Only("suffix", &["\"\""]),
-        Only("response_format", &["{\"type\":\"text\"}"]),
-        Only("add_special_tokens", &["true"]),
-        Only("use_beam_search", &["false"]),
-        Only("length_penalty", &["1"]),
-        Only("include_stop_str_in_output", &["false"]),
-        Only("skip_special_tokens", &["true"]),
-        Only("spaces_between_special_tokens", &["true"]),
-        Only("truncate_prompt_tokens", &[]),
-        Only("prompt_logprobs", &[]),
-        Only("guided_json", &[]),
-        Only("guided_regex", &[]),
-        Only("guided_choice", &["[]"]),
-        Only("guided_grammar", &[]),
-        Only("structured_outputs", &[]),
+    const ONLY: &'static [&'static [Only]] = &[
+        Common::ONLY,
+        &[
+            Only("suffix", &["\"\""]),
+            Only("add_special_tokens", &["true"]),
+        ],
     ];
 }
 

@@ -24,8 +24,8 @@ pub(super) struct Only(pub(super) &'static str, pub(super) &'static [&'static st
 pub(super) trait Fields: Default {
     /// Parameters that are taken and do nothing here.
     const IGNORED: &'static [&'static str] = &[];
-    /// Parameters that are taken with some values alone.
-    const ONLY: &'static [Only] = &[];
+    /// Parameters that are taken with some values alone, in lists that other objects may share.
+    const ONLY: &'static [&'static [Only]] = &[];
 
     /// Reads the value of a field; false, and nothing is read, if there is none of this name.
     ///
@@ -89,7 +89,7 @@ pub(super) use request;
 pub(super) fn request_schema<T: Fields>() -> Value {
     let mut properties = Map::new();
     T::describe(&mut properties);
-    for Only(name, values) in T::ONLY {
+    for Only(name, values) in T::ONLY.iter().copied().flatten() {
         let mut allowed: Vec<Value> = (values.iter())
             .filter_map(|value| serde_json::from_str(value).ok())
             .collect();
@@ -166,7 +166,8 @@ fn take_aside<'de, T: Fields, A: MapAccess<'de>>(name: &str, map: &mut A) -> Res
         map.next_value::<IgnoredAny>()?;
         return Ok(());
     }
-    let Some(Only(_, values)) = T::ONLY.iter().find(|only| only.0 == name) else {
+    let mut known = T::ONLY.iter().copied().flatten();
+    let Some(Only(_, values)) = known.find(|only| only.0 == name) else {
         return Err(A::Error::custom("there is no such parameter here"));
     };
     let given = map.next_value::<Glimpse>()?.0;

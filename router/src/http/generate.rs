@@ -6,7 +6,7 @@ use baton_proto::v1::generate_request::Input;
 use baton_sampling::{MAX_LOGPROBS, MAX_STOP_TOKEN_IDS};
 
 use super::error::HttpError;
-use super::fields::{Nested, request};
+use super::fields::{Nested, Only, request};
 use super::values::{AtMost, LogitBias, Seed, StopStrings, TopK};
 
 request! {
@@ -117,6 +117,23 @@ impl Common {
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
+    ];
+
+    /// Parameters that are taken where they ask for nothing.
+    pub(super) const ONLY: &'static [Only] = &[
+        Only("response_format", &["{\"type\":\"text\"}"]),
+        Only("use_beam_search", &["false"]),
+        Only("length_penalty", &["1"]),
+        Only("include_stop_str_in_output", &["false"]),
+        Only("skip_special_tokens", &["true"]),
+        Only("spaces_between_special_tokens", &["true"]),
+        Only("truncate_prompt_tokens", &[]),
+        Only("prompt_logprobs", &[]),
+        Only("guided_json", &[]),
+        Only("guided_regex", &[]),
+        Only("guided_choice", &["[]"]),
+        Only("guided_grammar", &[]),
+        Only("structured_outputs", &[]),
     ];
 
     /// What these parameters mean for these inputs.

@@ -23,11 +23,11 @@ request! {
         /// A chat; it or `prompt`.
         messages: AtMost<Nested<Message>, { baton_text::MAX_MESSAGES }>,
     }
-    const ONLY: &'static [Only] = &[
+    const ONLY: &'static [&'static [Only]] = &[&[
         Only("add_special_tokens", &["true"]),
         Only("add_generation_prompt", &["true"]),
         Only("return_token_strs", &["false"]),
-    ];
+    ]];
 }
 
 request! {

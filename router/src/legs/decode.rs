@@ -125,27 +125,8 @@ impl DecodeLeg {
     }
 
     async fn heard(&mut self) -> Result<DecodeEvent, LegFailure> {
-        let message = self.events.message();
-        let heard = match self.silence.broken(self.slot.worker(), message).await {
-            Ok(heard) => heard,
-            Err(limit) => {
-                let reason = format!("it made no progress for {limit:?}");
-                return Err(self.misbehaved(reason));
-            }
-        };
-        match heard {
-            Ok(Some(response)) => DecodeEvent::try_from(response)
-                .map_err(|error| LegFailure::malformed(&mut self.slot, &error)),
-            Ok(None) => Err(LegFailure::worker(
-                &mut self.slot,
-                "it ended without a result",
-            )),
-            Err(status) => Err(LegFailure::from_status(
-                &mut self.slot,
-                &status,
-                &self.request,
-            )),
-        }
+        let (slot, request) = (&mut self.slot, &self.request);
+        self.silence.heard(slot, request, &mut self.events).await
     }
 
     /// Ends one choice. Sent at most once per choice, for which there is room; a leg that has ended

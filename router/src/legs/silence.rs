@@ -7,9 +7,12 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use baton_proto::ConvertError;
 use tokio::time::Instant;
+use tonic::Streaming;
 
-use crate::workers::Worker;
+use super::{LegFailure, LegRequest};
+use crate::workers::{Slot, Worker};
 
 /// Silence of so many recent steps is none: a step may take longer than the configured time.
 const STEPS: u32 = 10;
@@ -35,9 +38,33 @@ impl Silence {
         }
     }
 
+    /// What a leg's worker says next. An end of the stream is a failure, whatever its status, and so is
+    /// silence. Cancel-safe.
+    pub(super) async fn heard<M, E>(
+        &mut self,
+        slot: &mut Slot,
+        request: &LegRequest,
+        said: &mut Streaming<M>,
+    ) -> Result<E, LegFailure>
+    where
+        E: TryFrom<M, Error = ConvertError>,
+    {
+        match self.broken(slot.worker(), said.message()).await {
+            Ok(Ok(Some(message))) => {
+                E::try_from(message).map_err(|error| LegFailure::malformed(slot, &error))
+            }
+            Ok(Ok(None)) => Err(LegFailure::worker(slot, "it ended without a result")),
+            Ok(Err(status)) => Err(LegFailure::from_status(slot, &status, request)),
+            Err(limit) => {
+                let reason = format!("it made no progress for {limit:?}");
+                Err(LegFailure::worker(slot, reason))
+            }
+        }
+    }
+
     /// Waits for what is said next; an error with the time it would have had if silence lasts too long.
     /// Dropped half way, it can be waited for again, and the silence has gone on.
-    pub(super) async fn broken<T>(
+    async fn broken<T>(
         &mut self,
         worker: &Worker,
         next: impl Future<Output = T>,
