@@ -23,6 +23,8 @@ mod http;
 mod keys;
 mod legs;
 mod model;
+mod operations;
+mod recent;
 mod request;
 mod serve;
 mod services;

@@ -28,6 +28,8 @@ use crate::guard::{For, Guard};
 use crate::http::{HttpServer, routes};
 use crate::keys::ApiKeys;
 use crate::model::ServedModel;
+use crate::operations::Operations;
+use crate::recent::Recent;
 use crate::services::{Admin, Inference, health, keep_health, set_ready};
 use crate::shared::Shared;
 use crate::tokenizing::Tokenizing;
@@ -91,6 +93,7 @@ impl Router {
             gate: Gate::new("a place", config.max_running, config.max_waiting),
             clients: Clients::new(config.max_per_client),
             tokenizing: Tokenizing::new(config.tokenizer_threads, config.max_waiting),
+            recent: Recent::new(model.name()),
             config,
             model,
             directory,
@@ -183,17 +186,21 @@ impl Router {
         }
     }
 
+    fn operations(&self) -> Arc<Operations> {
+        Arc::new(Operations {
+            shared: Arc::clone(&self.shared),
+            membership: Arc::clone(&self.membership),
+            incarnation: self.incarnation,
+            keyed: self.guard.keys.is_some(),
+        })
+    }
+
     fn routes(&self, routes: Routes) -> Result<Routes, ServeError> {
         let inference = InferenceServiceServer::new(Inference(Arc::clone(&self.shared)))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let inference = InterceptedService::new(inference, self.guard.door(For::Clients));
-        let admin = Admin {
-            shared: Arc::clone(&self.shared),
-            membership: Arc::clone(&self.membership),
-            incarnation: self.incarnation,
-        };
-        let admin = AdminServiceServer::new(admin)
+        let admin = AdminServiceServer::new(Admin(self.operations()))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let admin = InterceptedService::new(admin, self.guard.door(For::Operators));

@@ -9,6 +9,7 @@ use crate::config::RouterConfig;
 use crate::counters::Counters;
 use crate::gate::Gate;
 use crate::model::ServedModel;
+use crate::recent::Recent;
 use crate::tokenizing::Tokenizing;
 use crate::workers::Directory;
 
@@ -24,4 +25,6 @@ pub(crate) struct Shared {
     /// Calls in progress by client.
     pub(crate) clients: Arc<Clients>,
     pub(crate) tokenizing: Tokenizing,
+    /// Requests of late.
+    pub(crate) recent: Arc<Recent>,
 }

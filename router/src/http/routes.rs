@@ -24,6 +24,7 @@ use super::generate::Asked;
 use super::openapi;
 use super::texts::{DetokenizeRequest, TokenizeRequest};
 use crate::guard::{For, Guard};
+use crate::recent::Api;
 use crate::request::Ending;
 use crate::services::Asker;
 use crate::shared::Shared;
@@ -162,7 +163,7 @@ impl App {
         let authorization = parts.headers.get(header::AUTHORIZATION);
         let key = self.guard.admit(For::Clients, peer.shown, authorization)?;
         Ok(Call {
-            asker: Asker::new(&self.shared, peer.address, key)?,
+            asker: Asker::new(&self.shared, Api::Http, peer.address, key)?,
             label: label(&parts.headers),
             time_given: time_given(&parts.headers)?,
         })

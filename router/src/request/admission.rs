@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::clients::ClientPlace;
 use crate::error::RequestError;
 use crate::legs::LegRequest;
+use crate::recent::{Api, Entry, NewRecord};
 use crate::shared::Shared;
 use crate::workers::Wanted;
 
@@ -35,6 +36,7 @@ pub(crate) struct Admitted {
     pub(super) stops: Vec<String>,
     pub(super) request: LegRequest,
     pub(super) wanted: Wanted,
+    pub(super) entry: Entry,
 }
 
 /// A request that lacks nothing but its place.
@@ -46,6 +48,7 @@ pub(crate) struct Prepared {
     stops: Vec<String>,
     request: LegRequest,
     wanted: Wanted,
+    entry: Entry,
 }
 
 impl Prepared {
@@ -63,7 +66,9 @@ impl Prepared {
             stops,
             request,
             wanted,
+            entry,
         } = self;
+        entry.record().admitted();
         Admitted {
             client,
             place,
@@ -72,7 +77,14 @@ impl Prepared {
             stops,
             request,
             wanted,
+            entry,
         }
+    }
+
+    /// It does not get a place.
+    pub(crate) fn refused(self, error: &RequestError) {
+        self.entry.why(error);
+        self.entry.end(error.code());
     }
 }
 
@@ -101,6 +113,7 @@ impl<'a> Admission<'a> {
     pub(crate) async fn prepare(
         &self,
         request: v1::GenerateRequest,
+        api: Api,
         client: ClientPlace,
     ) -> Result<Prepared, RequestError> {
         let shared = self.shared;
@@ -126,6 +139,14 @@ impl<'a> Admission<'a> {
         let params = sampling_from_wire(&options, defaults, shared.model.vocabulary)?;
         let prompt_ids: Arc<[u32]> = self.prompt_ids(request.input).await?.into();
         let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
+        let entry = shared.recent.begin(NewRecord {
+            id: request_id.clone(),
+            label: label.clone(),
+            api,
+            received: self.received,
+            prompt_tokens: prompt_ids.len() as u32,
+            choices: params.choices,
+        });
         let cache_salt = client.salt(request.cache_salt.into_bytes());
         let wanted = Wanted {
             answers: OnceLock::new(),
@@ -156,6 +177,7 @@ impl<'a> Admission<'a> {
             stops,
             request,
             wanted,
+            entry,
         })
     }
 

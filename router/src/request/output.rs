@@ -18,11 +18,15 @@ use super::prompt::{PromptOutput, described};
 use crate::counters::Counters;
 use crate::legs::LegRequest;
 use crate::model::ServedModel;
+use crate::recent::{Pace, Record};
+use crate::shared::Shared;
 
 /// All choices of one request.
 pub(super) struct Output {
     model: ServedModel,
     counters: Arc<Counters>,
+    record: Arc<Record>,
+    pace: Pace,
     max_tokens: u32,
     prompt: PromptOutput,
     choices: Vec<Choice>,
@@ -58,11 +62,12 @@ pub(super) struct Emitted {
 
 impl Output {
     pub(super) fn new(
-        model: &ServedModel,
-        counters: &Arc<Counters>,
+        shared: &Shared,
+        record: &Arc<Record>,
         request: &LegRequest,
         stops: &[String],
     ) -> Result<Self, TextError> {
+        let model = &shared.model;
         let choice = |_| {
             let detokenizer = model.text.detokenizer(stops)?;
             let tokens = Vec::new();
@@ -77,7 +82,9 @@ impl Output {
         let params = &request.params;
         Ok(Self {
             model: model.clone(),
-            counters: Arc::clone(counters),
+            counters: Arc::clone(&shared.counters),
+            record: Arc::clone(record),
+            pace: shared.recent.pace(),
             max_tokens: params.max_tokens,
             prompt: PromptOutput::new(model, &request.prompt_ids, params.prompt_logprobs),
             choices: (0..params.choices)
@@ -151,12 +158,16 @@ impl Output {
             ));
         }
         let now = Instant::now();
-        self.first_at.get_or_insert(now);
-        if let Some(last) = choice.last_at.replace(now) {
-            self.longest_gap = self.longest_gap.max(now - last);
+        if self.first_at.is_none() {
+            self.first_at = Some(now);
+            self.pace.first(now, self.record.age(now));
         }
+        let gap = choice.last_at.replace(now).map(|last| now - last);
+        self.longest_gap = self.longest_gap.max(gap.unwrap_or_default());
+        self.pace.token(now, gap);
         self.counters.tokens_emitted.fetch_add(1, Ordering::Relaxed);
         let emitted = choice.take(token, self.max_tokens, &self.model.text);
+        self.record.token(self.tokens());
         Ok(emitted)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! It must not know why anything took its time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_proto::legs::{DecodeReport, PrefillReport, Scheduled};
@@ -9,10 +10,13 @@ use baton_proto::v1;
 use tokio::time::Instant;
 
 use super::output::Output;
+use crate::recent::Record;
 
 /// A receipt in the making.
 #[derive(Debug)]
 pub(super) struct ReceiptBuilder {
+    /// What operators see of it.
+    record: Arc<Record>,
     received: Instant,
     receipt: v1::Receipt,
     /// When the worker said that the prompt is being computed.
@@ -23,7 +27,13 @@ pub(super) struct ReceiptBuilder {
 }
 
 impl ReceiptBuilder {
-    pub(super) fn new(received: Instant, request_id: &str, label: &str, seed: u64) -> Self {
+    pub(super) fn new(
+        record: &Arc<Record>,
+        received: Instant,
+        request_id: &str,
+        label: &str,
+        seed: u64,
+    ) -> Self {
         let receipt = v1::Receipt {
             request_id: request_id.to_owned(),
             request_label: label.to_owned(),
@@ -32,6 +42,7 @@ impl ReceiptBuilder {
             ..v1::Receipt::default()
         };
         Self {
+            record: Arc::clone(record),
             received,
             receipt,
             scheduled_at: None,
@@ -41,14 +52,16 @@ impl ReceiptBuilder {
     }
 
     pub(super) fn attempt(&mut self, attempt: u32, prefill: &str, decode: &str, reason: &str) {
-        self.receipt.attempts.push(v1::PlacementAttempt {
+        let attempt = v1::PlacementAttempt {
             attempt,
             prefill_worker: prefill.to_owned(),
             decode_worker: decode.to_owned(),
             reason: reason.to_owned(),
             failure: String::new(),
             kept_tokens: self.kept_tokens,
-        });
+        };
+        self.record.attempt(&attempt);
+        self.receipt.attempts.push(attempt);
     }
 
     /// The attempts from here on go on after so many tokens. Phases are told of the first token's way;
@@ -66,15 +79,27 @@ impl ReceiptBuilder {
         if !self.is_resumed() {
             self.receipt.decode_cached_tokens = reused_tokens;
         }
+        self.record.granted(name);
         if let Some(attempt) = self.receipt.attempts.last_mut() {
             name.clone_into(&mut attempt.decode_worker);
         }
+    }
+
+    /// The pages have landed.
+    pub(super) fn landed(&self) {
+        self.record.landed();
+    }
+
+    /// The attempt that has just begun goes on with a prefill that is under way.
+    pub(super) fn prefill_goes_on(&self) {
+        self.record.scheduled();
     }
 
     /// Why the last attempt ended.
     pub(super) fn failed(&mut self, worker: &str, reason: &str) {
         if let Some(attempt) = self.receipt.attempts.last_mut() {
             attempt.failure = format!("{worker}: {reason}");
+            self.record.failed(&attempt.failure);
         }
     }
 
@@ -87,6 +112,7 @@ impl ReceiptBuilder {
     }
 
     pub(super) fn scheduled(&mut self, scheduled: Scheduled) {
+        self.record.scheduled();
         if self.is_resumed() {
             return;
         }
@@ -96,6 +122,9 @@ impl ReceiptBuilder {
     }
 
     pub(super) fn prefill(&mut self, report: &PrefillReport) {
+        if report.transfer_bytes > 0 {
+            self.record.transferred(report.transfer);
+        }
         if self.is_resumed() {
             return;
         }
@@ -144,6 +173,7 @@ impl ReceiptBuilder {
             .checked_div(gaps)
             .unwrap_or(0);
         self.receipt.itl_max_us = micros(output.longest_gap());
+        self.record.receipt(&self.receipt);
         self.receipt
     }
 }

@@ -188,6 +188,7 @@ impl RequestTask {
                 first_tokens,
             }) if attempt == decode.attempt && !legs.landed => {
                 legs.landed = true;
+                self.receipt.landed();
                 // Choices that a stop string ended before anyone could be told.
                 let known = &self.request.completions;
                 let is_new = |choice: &u32| known.get(*choice as usize).is_none_or(|c| !c.ended);
@@ -277,6 +278,7 @@ impl RequestTask {
         legs.attempt = self.next_attempt();
         let reason = "split: another grant for the same prefill";
         self.receipt.attempt(legs.attempt.0, &prefill, "", reason);
+        self.receipt.prefill_goes_on();
         self.search(legs);
         Ok(())
     }

@@ -62,10 +62,12 @@ pub(crate) fn start(
         stops,
         request,
         wanted,
+        entry,
     } = admitted;
-    let output = Output::new(&shared.model, &shared.counters, &request, &stops)?;
+    let record = entry.record();
+    let output = Output::new(shared, record, &request, &stops)?;
     let seed = request.params.seed;
-    let receipt = ReceiptBuilder::new(received, &request.request_id, &label, seed);
+    let receipt = ReceiptBuilder::new(record, received, &request.request_id, &label, seed);
     let mut task = RequestTask {
         shared: Arc::clone(shared),
         request: Arc::new(request),
@@ -86,10 +88,12 @@ pub(crate) fn start(
             Ok(()) => task.finish().await,
             Err(error) => {
                 let error = task.with_what_was_lost(error);
+                entry.why(&error);
                 task.fail(error)
             }
         };
         tracing::debug!(request_id, label, ?code, "request ended");
+        entry.end(code);
         ending.set(code);
     });
     Ok(stream.owning(handle))

@@ -1,36 +1,20 @@
 //! The operators' service.
 //!
-//! It must not know requests beyond their number.
+//! It must not know what any of it is made of.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use baton_cluster::Membership;
-use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_proto::ids::{Incarnation, WorkerId};
+use baton_cluster::PeerInfo;
 use baton_proto::v1;
 use baton_proto::v1::admin_service_server::AdminService;
-use baton_proto::v1::worker_service_client::WorkerServiceClient;
-use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
-use crate::shared::Shared;
-use crate::workers::{Worker, WorkerView};
-
-/// Time for a worker to confirm that it drains.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Most workers of one name that a refusal lists.
-const MAX_LISTED: usize = 8;
+use crate::operations::Operations;
+use crate::recent::KEPT;
 
 /// `baton.v1.AdminService`.
 #[derive(Debug)]
-pub(crate) struct Admin {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) membership: Arc<Membership>,
-    /// This process start.
-    pub(crate) incarnation: Incarnation,
-}
+pub(crate) struct Admin(pub(crate) Arc<Operations>);
 
 #[tonic::async_trait]
 impl AdminService for Admin {
@@ -38,88 +22,46 @@ impl AdminService for Admin {
         &self,
         _: Request<v1::ListWorkersRequest>,
     ) -> Result<Response<v1::ListWorkersResponse>, Status> {
-        let views = self.shared.directory.views();
-        let refused_loads = views.iter().map(|view| view.refused_loads).sum();
-        let mut counters = self.shared.counters.snapshot();
-        counters.insert("loads_refused".to_owned(), refused_loads);
-        let membership = self.membership.counters().into_iter();
-        counters.extend(membership.map(|(name, count)| (name.to_owned(), count)));
-        let router = v1::RouterStatus {
-            pid: std::process::id(),
-            incarnation: self.incarnation.0,
-            requests_waiting: self.shared.gate.waiting() as u32,
-            requests_running: self.shared.gate.inside() as u32,
-            counters,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
-        let workers = views.iter().map(status).collect();
-        Ok(Response::new(v1::ListWorkersResponse {
-            workers,
-            router: Some(router),
-        }))
+        Ok(Response::new(self.0.workers()))
     }
 
     async fn drain(
         &self,
         request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
-        let name = request.into_inner().worker_id;
-        let id = WorkerId::new(&name)
-            .ok_or_else(|| Status::invalid_argument("worker_id must match [A-Za-z0-9._-]{1,64}"))?;
-        let workers: Vec<_> = (self.shared.directory.views().into_iter())
-            .map(|view| view.worker)
-            .filter(|worker| worker.key.0 == id)
-            .collect();
-        let worker = match &workers[..] {
-            [] => return Err(Status::not_found(format!("no worker {id}"))),
-            [worker] => worker,
-            several => return Err(ambiguous(&id, several)),
-        };
-        worker.drain();
-        self.membership.request_drain(&worker.key);
-        let running = ask_to_drain(worker).await?;
+        self.0
+            .may_change(PeerInfo::of(&request).and_then(|peer| peer.address))?;
+        let running = self.0.drain(&request.into_inner().worker_id).await?;
         Ok(Response::new(v1::DrainResponse { running }))
     }
-}
 
-/// The operator meant one of them.
-fn ambiguous(id: &WorkerId, workers: &[Arc<Worker>]) -> Status {
-    let which: Vec<_> = (workers.iter().take(MAX_LISTED))
-        .map(|worker| format!("incarnation {} at {}", worker.key.1, worker.info.address))
-        .collect();
-    Status::failed_precondition(format!(
-        "{} workers are named {id}, none was drained: {}",
-        workers.len(),
-        which.join(", ")
-    ))
-}
-
-async fn ask_to_drain(worker: &Worker) -> Result<u32, Status> {
-    let mut client = WorkerServiceClient::new(worker.channel.clone())
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let asked = client.drain_worker(v1::DrainWorkerRequest {
-        incarnation: worker.key.1.0,
-    });
-    match tokio::time::timeout(DRAIN_TIMEOUT, asked).await {
-        Ok(Ok(response)) => Ok(response.into_inner().running),
-        Ok(Err(status)) => Err(status),
-        Err(_) => Err(Status::deadline_exceeded(format!(
-            "{} does not answer",
-            worker.key.0
-        ))),
+    async fn list_requests(
+        &self,
+        request: Request<v1::ListRequestsRequest>,
+    ) -> Result<Response<v1::ListRequestsResponse>, Status> {
+        let limit = request.into_inner().limit;
+        Ok(Response::new(self.0.shared.recent.list(limit as usize)))
     }
-}
 
-fn status(view: &WorkerView) -> v1::WorkerStatus {
-    let age = view.load_at.map_or(Duration::MAX, |at| {
-        Instant::now().saturating_duration_since(at)
-    });
-    v1::WorkerStatus {
-        state: view.state(),
-        in_flight: view.worker.in_flight(),
-        load_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-        info: Some((*view.worker.info).clone().into()),
-        load: Some((*view.load).clone().into()),
+    async fn get_request(
+        &self,
+        request: Request<v1::GetRequestRequest>,
+    ) -> Result<Response<v1::GetRequestResponse>, Status> {
+        let name = request.into_inner().request;
+        let found = self.0.shared.recent.get(&name);
+        found.map(Response::new).ok_or_else(|| {
+            let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+            Status::not_found(format!(
+                "no request with the id or label \"{shown}\" is remembered here, of the last {KEPT}"
+            ))
+        })
+    }
+
+    async fn get_history(
+        &self,
+        request: Request<v1::GetHistoryRequest>,
+    ) -> Result<Response<v1::GetHistoryResponse>, Status> {
+        let seconds = request.into_inner().seconds;
+        Ok(Response::new(self.0.shared.recent.history(seconds as usize)))
     }
 }

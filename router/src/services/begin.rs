@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_proto::v1;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::metered::Metered;
 use crate::clients::ClientPlace;
 use crate::error::RequestError;
 use crate::keys::Key;
+use crate::recent::Api;
 use crate::request::{Admission, Ending, Prepared, start};
 use crate::shared::Shared;
 
 /// Whose requests these are.
 #[derive(Debug)]
 pub(crate) struct Asker {
+    pub(crate) api: Api,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) key: Option<Arc<Key>>,
     /// Counts the first request.
@@ -34,11 +37,13 @@ impl Asker {
     /// Counts a call.
     pub(crate) fn new(
         shared: &Shared,
+        api: Api,
         address: Option<SocketAddr>,
         key: Option<Arc<Key>>,
     ) -> Result<Self, RequestError> {
         let place = shared.clients.enter(address)?.of_key(key.as_ref())?;
         Ok(Self {
+            api,
             address,
             key,
             place,
@@ -64,6 +69,7 @@ pub(crate) async fn begin(
         });
     }
     let Asker {
+        api,
         address,
         key,
         place,
@@ -74,15 +80,17 @@ pub(crate) async fn begin(
     for request in requests {
         let place = match first.take() {
             Some(place) => place,
-            None => Asker::new(shared, address, key.clone())?.place,
+            None => Asker::new(shared, api, address, key.clone())?.place,
         };
-        all.push(admission.prepare(request, place).await?);
+        all.push(admission.prepare(request, api, place).await?);
     }
-    let mut places = admission.places(got).await?;
-    if let Some(key) = &key {
-        let tokens = |request: &Prepared| request.prompt_ids().len();
-        key.charge_prompt(all.iter().map(tokens).sum(), Instant::now())?;
-    }
+    let mut places = match enter(&admission, key.as_deref(), &all).await {
+        Ok(places) => places,
+        Err(error) => {
+            all.into_iter().for_each(|request| request.refused(&error));
+            return Err(error);
+        }
+    };
     let mut begun = Vec::with_capacity(got);
     for request in all {
         let place = places.split(1).ok_or(RequestError::Internal)?;
@@ -97,4 +105,18 @@ pub(crate) async fn begin(
         });
     }
     Ok(begun)
+}
+
+/// Places for all, paid for.
+async fn enter(
+    admission: &Admission<'_>,
+    key: Option<&Key>,
+    all: &[Prepared],
+) -> Result<OwnedSemaphorePermit, RequestError> {
+    let places = admission.places(all.len()).await?;
+    if let Some(key) = key {
+        let tokens = |request: &Prepared| request.prompt_ids().len();
+        key.charge_prompt(all.iter().map(tokens).sum(), Instant::now())?;
+    }
+    Ok(places)
 }

@@ -14,6 +14,7 @@ use super::begin::{Asker, begin};
 use super::metered::Metered;
 use crate::deadline::time_given;
 use crate::error::RequestError;
+use crate::recent::Api;
 use crate::request::{Admission, Ending};
 use crate::shared::Shared;
 
@@ -38,7 +39,7 @@ impl Inference {
     /// Counts a call of whoever sends it.
     fn enter<T>(&self, request: &Request<T>) -> Result<Asker, RequestError> {
         let address = PeerInfo::of(request).and_then(|peer| peer.address);
-        Asker::new(&self.0, address, request.extensions().get().cloned())
+        Asker::new(&self.0, Api::Grpc, address, request.extensions().get().cloned())
     }
 }
 

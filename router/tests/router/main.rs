@@ -14,6 +14,7 @@ mod limits;
 mod placement;
 mod prompt_logprobs;
 mod raw;
+mod recent;
 mod resume;
 mod streaming;
 mod web;
