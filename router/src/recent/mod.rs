@@ -178,7 +178,6 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +212,9 @@ mod tests {
         let long_one = recent.begin(received("long", start));
         for number in 0..=KEPT {
             let at = start + Duration::from_micros(1 + number as u64);
-            recent.begin(received(&number.to_string(), at)).end(Code::Ok);
+            recent
+                .begin(received(&number.to_string(), at))
+                .end(Code::Ok);
         }
         let listed = recent.list(usize::MAX).requests;
         assert_eq!(listed.len(), KEPT + 1);
@@ -221,7 +222,10 @@ mod tests {
         assert_eq!(listed[KEPT].request_label, "long");
         assert_eq!(recent.list(2).requests.len(), 2);
         assert_eq!(recent.list(0).requests.len(), LISTED);
-        assert!(recent.get("id-0").is_none(), "the first to end is forgotten");
+        assert!(
+            recent.get("id-0").is_none(),
+            "the first to end is forgotten"
+        );
         assert_eq!(recent.get("id-1").unwrap().request.unwrap().outcome, "ok");
         drop(long_one);
         let gone = recent.get("long").unwrap().request.unwrap();

@@ -287,7 +287,9 @@ fn outcome(code: Code) -> &'static str {
 /// Cuts words that are too long to be kept.
 pub(super) fn shortened(words: &mut String) {
     if words.len() > MAX_WORDS {
-        let end = (0..=MAX_WORDS - 3).rev().find(|&at| words.is_char_boundary(at));
+        let end = (0..=MAX_WORDS - 3)
+            .rev()
+            .find(|&at| words.is_char_boundary(at));
         words.truncate(end.unwrap_or(0));
         words.push('…');
     }

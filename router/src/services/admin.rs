@@ -62,6 +62,8 @@ impl AdminService for Admin {
         request: Request<v1::GetHistoryRequest>,
     ) -> Result<Response<v1::GetHistoryResponse>, Status> {
         let seconds = request.into_inner().seconds;
-        Ok(Response::new(self.0.shared.recent.history(seconds as usize)))
+        Ok(Response::new(
+            self.0.shared.recent.history(seconds as usize),
+        ))
     }
 }

@@ -39,7 +39,12 @@ impl Inference {
     /// Counts a call of whoever sends it.
     fn enter<T>(&self, request: &Request<T>) -> Result<Asker, RequestError> {
         let address = PeerInfo::of(request).and_then(|peer| peer.address);
-        Asker::new(&self.0, Api::Grpc, address, request.extensions().get().cloned())
+        Asker::new(
+            &self.0,
+            Api::Grpc,
+            address,
+            request.extensions().get().cloned(),
+        )
     }
 }
 

@@ -3,13 +3,15 @@
 use baton_proto::v1;
 use tonic::Code;
 
-use crate::fake::{Script, endless};
+use crate::fake::endless;
 use crate::harness::{Harness, by_ids, first_token, long, prompt_of, soon};
 
 async fn requests(harness: &Harness) -> Vec<v1::RequestRecord> {
     let request = v1::ListRequestsRequest { limit: 0 };
     let mut admin = harness.admin();
-    let listed = soon("the list", admin.list_requests(request)).await.unwrap();
+    let listed = soon("the list", admin.list_requests(request))
+        .await
+        .unwrap();
     listed.into_inner().requests
 }
 
@@ -18,13 +20,15 @@ async fn find(harness: &Harness, name: &str) -> v1::RequestRecord {
         request: name.to_owned(),
     };
     let mut admin = harness.admin();
-    let found = soon("the request", admin.get_request(request)).await.unwrap();
+    let found = soon("the request", admin.get_request(request))
+        .await
+        .unwrap();
     found.into_inner().request.unwrap()
 }
 
 #[tokio::test]
 async fn a_split_request_is_remembered_phase_by_phase() {
-    let (harness, _prefill, _decode) = Harness::pair(Script::default()).await;
+    let (harness, _prefill, _decode) = Harness::pair(endless()).await;
     let mut request = long(4);
     request.request_label = "mine".into();
     let answer = harness.generate(request).await.unwrap().whole();
@@ -35,7 +39,10 @@ async fn a_split_request_is_remembered_phase_by_phase() {
     assert_eq!(record.request_id, answer.receipt().request_id);
     assert_eq!(record.request_id, listed[0].request_id);
     assert!(listed[0].receipt.is_none(), "only of one request");
-    assert_eq!((record.api.as_str(), record.phase.as_str()), ("grpc", "ended"));
+    assert_eq!(
+        (record.api.as_str(), record.phase.as_str()),
+        ("grpc", "ended")
+    );
     assert_eq!(record.outcome, "ok");
     assert_eq!((record.prompt_tokens, record.completion_tokens), (100, 4));
     let [attempt] = &record.attempts[..] else {
@@ -75,7 +82,10 @@ async fn what_runs_is_listed_and_what_is_cancelled_says_so() {
     let listed = requests(&harness).await;
     assert_eq!(listed.len(), 1);
     assert!(listed[0].outcome.is_empty() && listed[0].finished_us.is_none());
-    assert!(["transfer", "decode"].contains(&listed[0].phase.as_str()), "{listed:?}");
+    assert!(
+        ["transfer", "decode"].contains(&listed[0].phase.as_str()),
+        "{listed:?}"
+    );
     assert!(listed[0].completion_tokens > 0);
     drop(stream);
     harness.until_idle().await;
@@ -106,23 +116,35 @@ async fn a_refused_request_says_why_and_an_unknown_one_is_not_found() {
 
 #[tokio::test]
 async fn history_counts_every_token_once() {
-    let (harness, _prefill, _decode) = Harness::pair(Script::default()).await;
+    let (harness, _prefill, _decode) = Harness::pair(endless()).await;
     for _ in 0..3 {
         harness.generate(long(5)).await.unwrap().whole();
     }
-    harness.generate(by_ids(prompt_of(8), 3)).await.unwrap().whole();
+    harness
+        .generate(by_ids(prompt_of(8), 3))
+        .await
+        .unwrap()
+        .whole();
     harness.until_idle().await;
     let total = |response: &v1::GetHistoryResponse, of: fn(&v1::HistorySecond) -> u64| {
         response.seconds.iter().map(of).sum::<u64>()
     };
     let sum = |bins: &Option<v1::LatencyBins>| {
         let bins = bins.as_ref().unwrap();
-        bins.counts.iter().map(|&count| u64::from(count)).sum::<u64>()
+        bins.counts
+            .iter()
+            .map(|&count| u64::from(count))
+            .sum::<u64>()
     };
     let history = soon("all is counted", async {
         loop {
             let request = v1::GetHistoryRequest { seconds: 0 };
-            let history = harness.admin().get_history(request).await.unwrap().into_inner();
+            let history = harness
+                .admin()
+                .get_history(request)
+                .await
+                .unwrap()
+                .into_inner();
             if total(&history, |second| u64::from(second.ended_ok)) == 4 {
                 return history;
             }
