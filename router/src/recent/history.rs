@@ -24,7 +24,7 @@ pub(super) struct History {
 
 #[derive(Debug)]
 pub(super) struct Second {
-    second: u64,
+    number: u64,
     pub(super) received: u32,
     ended_ok: u32,
     ended_badly: u32,
@@ -91,7 +91,7 @@ impl History {
     /// Changes a second; what was in one that is forgotten counts for the oldest.
     pub(super) fn change(&self, second: u64, change: impl FnOnce(&mut Second)) {
         let mut seconds = self.lock();
-        let newest = seconds.back().map(|newest| newest.second);
+        let newest = seconds.back().map(|newest| newest.number);
         let least = second.saturating_sub(SECONDS as u64 - 1);
         let first_new = newest.map_or(least, |newest| least.max(newest + 1));
         for new in first_new..=second {
@@ -100,10 +100,10 @@ impl History {
             }
             seconds.push_back(Second::new(new));
         }
-        while seconds.len() > 1 && seconds.front().is_some_and(|oldest| oldest.second < least) {
+        while seconds.len() > 1 && seconds.front().is_some_and(|oldest| oldest.number < least) {
             seconds.pop_front();
         }
-        let oldest = seconds.front().map_or(0, |oldest| oldest.second);
+        let oldest = seconds.front().map_or(0, |oldest| oldest.number);
         let at = second.saturating_sub(oldest) as usize;
         if let Some(second) = seconds.get_mut(at) {
             change(second);
@@ -116,9 +116,9 @@ impl History {
 }
 
 impl Second {
-    fn new(second: u64) -> Self {
+    fn new(number: u64) -> Self {
         Self {
-            second,
+            number,
             received: 0,
             ended_ok: 0,
             ended_badly: 0,
@@ -131,7 +131,7 @@ impl Second {
 
     fn told(&self) -> v1::HistorySecond {
         v1::HistorySecond {
-            second: self.second,
+            second: self.number,
             received: self.received,
             ended_ok: self.ended_ok,
             ended_badly: self.ended_badly,

@@ -87,7 +87,9 @@ pub(crate) async fn begin(
     let mut places = match enter(&admission, key.as_deref(), &all).await {
         Ok(places) => places,
         Err(error) => {
-            all.into_iter().for_each(|request| request.refused(&error));
+            for request in all {
+                request.refused(&error);
+            }
             return Err(error);
         }
     };
