@@ -24,13 +24,27 @@ const MAX_KEY_BYTES: u64 = 4096;
 /// A connection that presents a key with every call, if there is one.
 pub(crate) type Connection = InterceptedService<Channel, Presents>;
 
-/// Connects, within five seconds.
+/// Connects to a router, within five seconds.
 pub(crate) async fn connect(
     address: Option<&str>,
     security: &AskingSecurityArgs,
 ) -> Result<Connection, Failure> {
-    let address = address.unwrap_or(DEFAULT_ROUTER);
     let presents = Presents::new(security)?;
+    let channel = dial(
+        address.unwrap_or(DEFAULT_ROUTER),
+        security,
+        Duration::from_secs(5),
+    )
+    .await?;
+    Ok(InterceptedService::new(channel, presents))
+}
+
+/// Connects to any process of the service, within this time.
+pub(crate) async fn dial(
+    address: &str,
+    security: &AskingSecurityArgs,
+    within: Duration,
+) -> Result<Channel, Failure> {
     let tls = security::client_tls(security)?;
     let (scheme, bare) = address.split_once("://").unwrap_or(("", address));
     match (scheme, &tls) {
@@ -52,16 +66,13 @@ pub(crate) async fn connect(
         })?
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(10));
-    let dialer = Dialer::plain()
-        .with_tls(tls.as_ref())
-        .with_timeout(Duration::from_secs(5));
-    let channel = dialer.connect(&endpoint).await.map_err(|error| {
+    let dialer = Dialer::plain().with_tls(tls.as_ref()).with_timeout(within);
+    dialer.connect(&endpoint).await.map_err(|error| {
         let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         Failure::unreachable(format!(
-            "no router answers at {address} ({cause}); start one with `baton up --model PATH` or name another with --connect"
+            "nobody answers at {address} ({cause}); start a router with `baton up --model PATH` or name another with --connect"
         ))
-    })?;
-    Ok(InterceptedService::new(channel, presents))
+    })
 }
 
 /// Puts the key into every call.

@@ -16,7 +16,7 @@ use crate::small_file;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Sections that a file may have, one per command.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "up",
     "router",
     "prefill",
@@ -24,6 +24,7 @@ const SECTIONS: [&str; 9] = [
     "generate",
     "status",
     "drain",
+    "health",
     "bench_serve",
     "bench_engine",
 ];

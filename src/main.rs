@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod exit;
 mod generate;
+mod health;
 mod interrupts;
 mod keys;
 mod logs;
@@ -76,6 +77,7 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
         Command::Generate(args) => generate::run(file.layer("generate", &*args, &[PROMPTS])?).await,
         Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
         Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,
+        Command::Health(args) => health::run(file.layer("health", &args, &[])?).await,
         Command::Keys(args) => keys::run(&args),
         Command::Bench(bench) => match bench.command {
             BenchCommand::Serve(args) => {

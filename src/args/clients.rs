@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::Format;
@@ -145,6 +145,33 @@ pub(crate) struct DrainArgs {
     #[arg(value_name = "WORKER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) worker: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
+}
+
+/// What a probe asks of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HealthName {
+    /// Whether it should be left alone.
+    Live,
+    /// Whether requests may come.
+    Ready,
+}
+
+/// The health of one process.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HealthArgs {
+    /// What to ask [default: ready].
+    #[arg(value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<HealthName>,
+    /// Router or worker to ask [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) security: AskingSecurityArgs,

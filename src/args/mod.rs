@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use bench::{
     BenchArgs, BenchCommand, BenchEngineArgs, BenchServeArgs, EnginePart, PeerArg,
 };
-pub(crate) use clients::{DrainArgs, GenerateArgs, StatusArgs};
+pub(crate) use clients::{DrainArgs, GenerateArgs, HealthArgs, HealthName, StatusArgs};
 pub(crate) use membership::EtcdArgs;
 pub(crate) use security::{
     AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Ask a worker to finish what runs and accept nothing more.
     Drain(DrainArgs),
+    /// Ask one process whether it is ready or live, as a probe does.
+    Health(HealthArgs),
     /// Make API keys.
     Keys(KeysArgs),
     /// Measure a running service, or the engine alone.

@@ -207,6 +207,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "BATON_ADVERTISE", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advertise: Option<String>,
+    /// TCP port on which pages arrive, on the listening address (decode workers) [default: any free one].
+    #[arg(long, env = "BATON_TRANSFER_PORT", value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transfer_port: Option<u16>,
     /// `embedded`: registers with --router; `static:FILE`: routers have the list, which is not read here;
     /// `etcd:HOST:PORT,…`: registers in etcd [default: embedded with --router, else static].
     #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]

@@ -105,6 +105,14 @@ fn options(
         options.listen = socket_address("--listen", listen)?;
         options.transfer_listen.set_ip(options.listen.ip());
     }
+    if let Some(port) = args.transfer_port {
+        if role == WorkerRole::Prefill {
+            return Err(Failure::usage(format!(
+                "--transfer-port {port}: pages arrive at decode workers alone"
+            )));
+        }
+        options.transfer_listen.set_port(port);
+    }
     let all_interfaces = options.listen.ip().is_unspecified();
     if all_interfaces && args.advertise.is_none() {
         return Err(Failure::usage(format!(
@@ -260,6 +268,20 @@ mod tests {
         for wrong in ["", ":1", "h:x", "::1", "h:99999", "a b", "[h]:1"] {
             assert!(host_of(wrong).is_err(), "{wrong:?} must be refused");
         }
+    }
+
+    #[test]
+    fn the_port_of_pages_is_of_decode_workers() {
+        let args = WorkerArgs {
+            model: Some("m".into()),
+            transfer_port: Some(7072),
+            ..WorkerArgs::default()
+        };
+        let decode = options(args.clone(), Membership::Static, WorkerRole::Decode);
+        assert_eq!(decode.expect("valid").transfer_listen.port(), 7072);
+        let prefill = options(args, Membership::Static, WorkerRole::Prefill).map(|_| ());
+        let failure = prefill.expect_err("nothing arrives there");
+        assert!(failure.message().contains("7072"), "{failure:?}");
     }
 
     #[test]

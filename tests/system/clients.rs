@@ -7,7 +7,7 @@ use crate::models::default_model;
 use crate::service::Setup;
 
 /// A program of the virtual environment that `make test` has set up.
-fn tool(name: &str) -> PathBuf {
+pub(crate) fn tool(name: &str) -> PathBuf {
     let venv = std::env::var_os("BATON_VENV").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cache/baton/venv"),
         PathBuf::from,

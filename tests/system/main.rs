@@ -15,6 +15,8 @@ mod client;
 mod clients;
 mod cluster;
 mod command_line;
+mod deploy;
+mod deploy_run;
 mod drain;
 mod etcd;
 mod etcd_server;

@@ -1,7 +1,7 @@
 //! Processes of the shipped binary: started, looked at, signalled, always ended, never waited for without
 //! a bound.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -86,6 +86,12 @@ impl Process {
     /// Starts `baton` with these arguments and waits for its ready line.
     pub(crate) fn start(arguments: &[String]) -> Self {
         Self::started(Command::new(env!("CARGO_BIN_EXE_baton")).args(arguments))
+    }
+
+    /// The same with more environment.
+    pub(crate) fn start_with(arguments: &[String], environment: &BTreeMap<String, String>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        Self::started(command.args(arguments).envs(environment))
     }
 
     /// The same inside a network namespace.
