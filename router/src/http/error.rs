@@ -119,11 +119,14 @@ impl From<Status> for HttpError {
             Code::Cancelled => (closed(), Some("cancelled")),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, Some("internal")),
         };
+        // Workers come and routers go within seconds.
+        let unavailable =
+            (http == StatusCode::SERVICE_UNAVAILABLE).then_some(Duration::from_secs(1));
         Self {
             status: http,
             param: None,
             code,
-            retry_after: retry_after(&status),
+            retry_after: retry_after(&status).or(unavailable),
             message: status.message().to_owned(),
         }
     }
