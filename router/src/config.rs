@@ -19,6 +19,8 @@ pub struct RouterConfig {
     pub max_per_client: usize,
     /// Longest wait for a place.
     pub admission_wait: Duration,
+    /// Bytes of HTTP bodies held at once, beyond the first 64 KiB of each; more are refused for now.
+    pub max_body_bytes: usize,
     /// Longest prompt text (or all messages of a chat together), in bytes.
     pub max_prompt_bytes: usize,
     /// `max_tokens` of requests that name none, if context and pools have room for it.
@@ -60,6 +62,7 @@ impl Default for RouterConfig {
             // Half of the places: one client alone cannot shut out the others.
             max_per_client: 256,
             admission_wait: Duration::from_secs(10),
+            max_body_bytes: 128 << 20,
             max_prompt_bytes: 1 << 20,
             default_max_tokens: 4096,
             local_prefill_tokens: 64,
@@ -90,6 +93,8 @@ impl RouterConfig {
         count("max_running", self.max_running, 1, 1 << 16)?;
         count("max_waiting", self.max_waiting, 0, 1 << 16)?;
         count("max_per_client", self.max_per_client, 1, 1 << 17)?;
+        // One body of the longest kind fits.
+        count("max_body_bytes", self.max_body_bytes, 4 << 20, 1 << 40)?;
         // A message is at most 4 MiB, and so is a prompt.
         count("max_prompt_bytes", self.max_prompt_bytes, 1, 4 << 20)?;
         count(

@@ -161,6 +161,11 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_MAX_PER_CLIENT", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_per_client: Option<usize>,
+    /// Bytes of HTTP bodies held at once, beyond the first 64 KiB of each; more are refused with a retry
+    /// hint [default: 134217728].
+    #[arg(long, env = "BATON_MAX_BODY_BYTES", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_body_bytes: Option<usize>,
     /// Longest wait for pages on any decode worker, milliseconds [default: 10000].
     #[arg(long, env = "BATON_GRANT_WAIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -89,6 +89,7 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Failure> {
         max_running: args.max_running.unwrap_or(defaults.max_running),
         max_waiting: args.max_waiting.unwrap_or(defaults.max_waiting),
         max_per_client: args.max_per_client.unwrap_or(defaults.max_per_client),
+        max_body_bytes: args.max_body_bytes.unwrap_or(defaults.max_body_bytes),
         grant_wait: args
             .grant_wait_ms
             .map_or(defaults.grant_wait, Duration::from_millis),

@@ -13,6 +13,7 @@ use super::error::HttpError;
 use super::events::Events;
 use super::generate::{Asked, Reply, Shape};
 use super::pieces::{Head, Pieces, PromptHead};
+use super::room::Taken;
 use super::routes::App;
 use super::sse;
 use crate::error::RequestError;
@@ -31,11 +32,12 @@ pub(super) struct Call {
 }
 
 impl App {
-    /// Generates; the answer ends with the request, and dropping it cancels.
+    /// Generates from a body that has taken this much room; the answer ends with the request, and dropping it cancels.
     pub(super) async fn generate(
         &self,
         call: Call,
         mut asked: Asked,
+        taken: Taken,
         ending: &mut Option<Ending>,
     ) -> Result<Response, HttpError> {
         if let Some(label) = call.label {
@@ -55,6 +57,8 @@ impl App {
             .collect();
         let (requests, reply) = asked.requests();
         let begun = begin(&self.shared, call.asker, call.time_given, requests, ending).await?;
+        // What is left of the body is token ids.
+        drop(taken);
         let head = self.head(&own_id, reply, texts, &begun)?;
         let responses = begun.into_iter().map(|begun| begun.responses);
         let events = Events::begin(responses).await?;

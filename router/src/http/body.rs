@@ -1,19 +1,25 @@
 //! Reading what a client sent, under limits of size, kind and time. It must not know what it says.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 
 use super::error::HttpError;
+use super::room::{Room, Taken};
 
 /// Time for a whole body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads a body of JSON.
-pub(super) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, HttpError> {
+/// Reads a body of JSON. What it takes of the room is given back when the second value is dropped.
+pub(super) async fn read_json(
+    headers: &HeaderMap,
+    body: Body,
+    room: &Arc<Room>,
+) -> Result<(Bytes, Taken), HttpError> {
     let kind = headers.get(header::CONTENT_TYPE);
     if !kind.is_some_and(|kind| is_json(kind.as_bytes())) {
         let words = "the body must be JSON, and say so: Content-Type: application/json";
@@ -22,8 +28,8 @@ pub(super) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, 
             words,
         ));
     }
-    let encoding = headers.get(header::CONTENT_ENCODING);
-    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    if !encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         let words = "compressed bodies are not taken: leave Content-Encoding out";
         return Err(HttpError::refused(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -35,19 +41,39 @@ pub(super) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, 
     if declared.is_some_and(|length| length > MAX_MESSAGE_BYTES as u64) {
         return Err(too_large());
     }
-    let reading = Limited::new(body, MAX_MESSAGE_BYTES).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(HttpError::invalid(
-            None,
-            format!("the body ended early: {error}"),
-        )),
-        Err(_) => {
-            let words = format!("the body did not arrive within {BODY_TIMEOUT:?}");
-            Err(HttpError::refused(StatusCode::REQUEST_TIMEOUT, words))
+    let mut taken = room.begin();
+    let reading = whole(body, &mut taken);
+    let Ok(bytes) = tokio::time::timeout(BODY_TIMEOUT, reading).await else {
+        let words = format!("the body did not arrive within {BODY_TIMEOUT:?}");
+        return Err(HttpError::refused(StatusCode::REQUEST_TIMEOUT, words));
+    };
+    Ok((bytes?, taken))
+}
+
+/// All of a body, in one piece: many small ones would take many times their bytes.
+async fn whole(mut body: Body, taken: &mut Taken) -> Result<Bytes, HttpError> {
+    let mut first = Bytes::new();
+    let mut all = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let ended = |error| HttpError::invalid(None, format!("the body ended early: {error}"));
+        let Ok(piece) = frame.map_err(ended)?.into_data() else {
+            continue;
+        };
+        let bytes = first.len() + all.len() + piece.len();
+        if bytes > MAX_MESSAGE_BYTES {
+            return Err(too_large());
+        }
+        taken.hold(bytes)?;
+        if bytes == piece.len() {
+            first = piece;
+        } else {
+            if all.is_empty() {
+                all.extend_from_slice(&std::mem::take(&mut first));
+            }
+            all.extend_from_slice(&piece);
         }
     }
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 fn too_large() -> HttpError {

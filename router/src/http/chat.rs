@@ -63,7 +63,7 @@ request! {
 request! {
     /// One turn of a chat.
     struct Message {
-        /// `system`, `user`, `assistant` or `tool`.
+        /// `system` (also spelled `developer`), `user`, `assistant` or `tool`.
         role: String,
         /// What was said: text, or a list of parts of text, which are joined by line breaks.
         content: Content,
@@ -150,10 +150,12 @@ pub(super) fn chat_input(
     for (at, Nested(message)) in messages.into_iter().enumerate() {
         let missing = |field: &str| wrong(format!("messages[{at}].{field} is missing"));
         let Content(content) = message.content.ok_or_else(|| missing("content"))?;
-        all.push(v1::ChatMessage {
-            role: message.role.ok_or_else(|| missing("role"))?,
-            content,
-        });
+        let mut role = message.role.ok_or_else(|| missing("role"))?;
+        // Newer clients' word for it; templates know the older one.
+        if role == "developer" {
+            "system".clone_into(&mut role);
+        }
+        all.push(v1::ChatMessage { role, content });
     }
     Ok(v1::ChatInput { messages: all })
 }

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use baton_proto::retry_after;
+use baton_text::TextError;
 use tonic::{Code, Status};
 
 use super::schema::reply;
@@ -14,6 +15,9 @@ use crate::error::RequestError;
 
 /// The client has gone before its answer: nobody reads this status, but logs of proxies show it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Hint where nobody knows when it will be better.
+const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// A refusal or failure as clients see it.
 #[derive(Debug)]
@@ -60,6 +64,15 @@ impl HttpError {
             code: None,
             message: message.into(),
             retry_after: None,
+        }
+    }
+
+    /// Refused for want of something that others hold now.
+    pub(super) fn for_now(message: impl Into<String>, retry_after: Duration) -> Self {
+        Self {
+            code: Some("overloaded"),
+            retry_after: Some(retry_after),
+            ..Self::refused(StatusCode::SERVICE_UNAVAILABLE, message)
         }
     }
 
@@ -120,13 +133,11 @@ impl From<Status> for HttpError {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, Some("internal")),
         };
         // Workers come and routers go within seconds.
-        let unavailable =
-            (http == StatusCode::SERVICE_UNAVAILABLE).then_some(Duration::from_secs(1));
         Self {
             status: http,
             param: None,
             code,
-            retry_after: retry_after(&status).or(unavailable),
+            retry_after: retry_after(&status),
             message: status.message().to_owned(),
         }
     }
@@ -140,6 +151,9 @@ impl From<RequestError> for HttpError {
     fn from(error: RequestError) -> Self {
         let (param, code) = match &error {
             RequestError::Invalid(invalid) => (invalid.field().rsplit('.').next(), None),
+            RequestError::Text(TextError::UnknownRole { .. } | TextError::TooMany { .. }) => {
+                (Some("messages"), None)
+            }
             RequestError::UnknownModel(_) => (Some("model"), Some("model_not_found")),
             RequestError::TooLong { what, .. } if what.contains("tokens") => {
                 (None, Some("context_length_exceeded"))
@@ -166,7 +180,8 @@ impl IntoResponse for HttpError {
         let headers = response.headers_mut();
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
-        if let Some(after) = self.retry_after {
+        let may_change = self.status == StatusCode::SERVICE_UNAVAILABLE;
+        if let Some(after) = self.retry_after.or(may_change.then_some(UNKNOWN)) {
             // Whole seconds, and never "at once".
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, seconds.max(1).into());

@@ -65,6 +65,7 @@ request! {
         /// Whether every piece tells the usage so far.
         continuous_usage_stats: bool,
     }
+    const IGNORED: &'static [&'static str] = &["include_obfuscation"];
 }
 
 /// Which of the two kinds of answer.

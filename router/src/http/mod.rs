@@ -2,7 +2,7 @@
 //! brings, and answered from the same stream of events.
 //!
 //! - `server`, `connections`, `patience`: connections under limits.
-//! - `routes`, `body`: who calls what, and what it sent.
+//! - `routes`, `body`, `room`: who calls what, and what it sent.
 //! - `fields`, `schema`, `values`, `prompts`, `glimpse`, `generate`, `chat`, `completion`, `texts`: what clients may say, and what of it is refused.
 //! - `answer`, `events`, `pieces`, `collect`, `sse`, `logprobs`, `replies`: what clients are told.
 //! - `error`, `openapi`: the same for everything.
@@ -26,6 +26,7 @@ mod patience;
 mod pieces;
 mod prompts;
 mod replies;
+mod room;
 mod routes;
 mod schema;
 mod server;

@@ -78,6 +78,11 @@ pub(super) fn document() -> Value {
         "/health".to_owned(),
         json!({"get": {"summary": "Whether requests can be answered.", "security": [], "responses": health}}),
     );
+    let live = json!({"200": {"description": "The process serves."}});
+    paths.insert(
+        "/health/live".to_owned(),
+        json!({"get": {"summary": "Whether the process serves.", "security": [], "responses": live}}),
+    );
     json!({
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": env!("CARGO_PKG_VERSION")},

@@ -22,6 +22,7 @@ use super::error::HttpError;
 use super::fields::{Fields, parse};
 use super::generate::Asked;
 use super::openapi;
+use super::room::{Room, Taken};
 use super::texts::{DetokenizeRequest, TokenizeRequest};
 use crate::guard::{For, Guard};
 use crate::recent::Api;
@@ -38,6 +39,8 @@ const MAX_TIMEOUT_MS: u64 = baton_proto::limits::MAX_DEADLINE_MS as u64;
 pub(super) struct App {
     pub(super) shared: Arc<Shared>,
     guard: Guard,
+    /// For large bodies.
+    room: Arc<Room>,
     /// Seconds since 1970.
     pub(super) started: u64,
 }
@@ -48,6 +51,7 @@ type Shares = State<Arc<App>>;
 pub(crate) fn routes(shared: Arc<Shared>, guard: Guard) -> Router {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let app = Arc::new(App {
+        room: Room::new(shared.config.max_body_bytes),
         shared,
         guard,
         started: started.as_secs(),
@@ -60,6 +64,7 @@ pub(crate) fn routes(shared: Arc<Shared>, guard: Guard) -> Router {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
+        .route("/health/live", get(live))
         .route("/openapi.json", get(description))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
@@ -81,10 +86,10 @@ async fn generate<T: Generates + Send>(State(app): Shares, request: Request) -> 
     };
     let mut ending = Some(Ending::new(&app.shared.counters));
     let answer = async {
-        let body = read_json(&parts.headers, body).await?;
+        let (body, taken) = read_json(&parts.headers, body, &app.room).await?;
         let asked = parse::<T>(&body)?.asked()?;
         drop(body);
-        app.generate(call, asked, &mut ending).await
+        app.generate(call, asked, taken, &mut ending).await
     };
     let answer = answer.await;
     if let (Err(error), Some(ending)) = (&answer, &mut ending) {
@@ -109,7 +114,7 @@ async fn model(State(app): Shares, Path(name): Path<String>, request: Request) -
 
 async fn tokenize(State(app): Shares, request: Request) -> Response {
     let answer = async {
-        let (call, request) = app.read::<TokenizeRequest>(request).await?;
+        let (call, request, _taken) = app.read::<TokenizeRequest>(request).await?;
         app.tokenize(&call, request).await
     };
     answer.await.unwrap_or_else(HttpError::into_response)
@@ -117,19 +122,24 @@ async fn tokenize(State(app): Shares, request: Request) -> Response {
 
 async fn detokenize(State(app): Shares, request: Request) -> Response {
     let answer = async {
-        let (call, request) = app.read::<DetokenizeRequest>(request).await?;
+        let (call, request, _taken) = app.read::<DetokenizeRequest>(request).await?;
         app.detokenize(&call, request).await
     };
     answer.await.unwrap_or_else(HttpError::into_response)
 }
 
 /// Ready or not: for load balancers, without a key.
-async fn health(State(app): Shares) -> StatusCode {
+async fn health(State(app): Shares) -> Response {
     if app.shared.directory.is_ready() && !app.shared.gate.is_closed() {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
+        return StatusCode::OK.into_response();
     }
+    let words = "no request can be answered now";
+    HttpError::refused(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+}
+
+/// The process serves: for supervisors, who end one that does not.
+async fn live() -> StatusCode {
+    StatusCode::OK
 }
 
 async fn description() -> Response {
@@ -149,12 +159,12 @@ async fn no_such_method(request: Request) -> Response {
 }
 
 impl App {
-    /// Who calls, and what they say.
-    async fn read<T: Fields>(&self, request: Request) -> Result<(Call, T), HttpError> {
+    /// Who calls, and what they say, with the room that it takes.
+    async fn read<T: Fields>(&self, request: Request) -> Result<(Call, T, Taken), HttpError> {
         let (parts, body) = request.into_parts();
         let call = self.enter(&parts)?;
-        let body = read_json(&parts.headers, body).await?;
-        Ok((call, parse(&body)?))
+        let (body, taken) = read_json(&parts.headers, body, &self.room).await?;
+        Ok((call, parse(&body)?, taken))
     }
 
     fn enter(&self, parts: &Parts) -> Result<Call, HttpError> {

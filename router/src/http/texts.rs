@@ -1,5 +1,6 @@
 //! The small endpoints: models, tokenizing and its reverse. It must not know generating.
 
+use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::answer::Call;
@@ -90,6 +91,10 @@ impl App {
     /// One model, by name.
     pub(super) fn model(&self, name: &str) -> Result<Response, HttpError> {
         Admission::new(&self.shared, None).check_model(name)?;
+        if !self.shared.directory.is_ready() {
+            let words = format!("no worker serves {name} now");
+            return Err(HttpError::refused(StatusCode::SERVICE_UNAVAILABLE, words));
+        }
         Ok(json_response(&self.card()))
     }
 

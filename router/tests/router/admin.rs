@@ -199,6 +199,8 @@ async fn drain_of_a_name_that_two_workers_have_is_refused() {
 async fn a_worker_that_says_it_drains_gets_nothing_new() {
     let harness = Harness::start(config()).await;
     let leaving = harness.add(Setup::decode("decode-0", endless())).await;
+    // Health follows the list: it may not have said yet that the worker is there.
+    until_ready(&harness, ServingStatus::Serving).await;
     leaving.report(|load| load.draining = true);
     until_ready(&harness, ServingStatus::NotServing).await;
     let status = status_of(harness.generate(long(3)).await);

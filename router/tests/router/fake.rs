@@ -30,6 +30,8 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::harness::{MODEL, Process, until};
 
 pub(crate) const PAGE_SIZE: u32 = 16;
+/// Workers speak this often of a leg that waits.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
 
 /// Token and end of (choice, position).
 pub(crate) type Script = Arc<dyn Fn(u32, u32) -> (u32, Option<FinishReason>) + Send + Sync>;
@@ -773,9 +775,15 @@ impl DecodeFake {
                 self.send(DecodeEvent::PromptLogprobs(some)).await;
             }
         } else {
-            let commit = self.grants().await;
+            let mut commit = self.grants().await;
+            let first = loop {
+                tokio::select! {
+                    first = &mut commit => break first,
+                    () = tokio::time::sleep(SIGN_OF_LIFE) => self.send(DecodeEvent::Alive).await,
+                }
+            };
             // A sender that is gone ends with the leg.
-            let Ok(first) = commit.await else {
+            let Ok(first) = first else {
                 std::future::pending().await
             };
             for token in &first {

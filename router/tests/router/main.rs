@@ -7,6 +7,7 @@ mod failures;
 mod fake;
 mod harness;
 mod http_limits;
+mod http_ready;
 mod http_requests;
 mod http_streams;
 mod journey;
