@@ -31,7 +31,7 @@ pub use announce::{Announcer, Registration};
 pub use backoff::Backoff;
 pub use dialer::Dialer;
 pub use error::ClusterError;
-pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration};
+pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration, is_etcd_entry};
 pub use incoming::{Connection, PeerInfo, incoming, incoming_under};
 pub use membership::{CheckWorker, Membership};
 pub use registry::Registry;

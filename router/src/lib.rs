@@ -34,6 +34,7 @@ mod workers;
 
 pub use config::RouterConfig;
 pub use error::{ConfigError, ServeError};
+pub use http::HttpBody;
 pub use keys::{ApiKeys, KeyList, new_key};
 pub use model::ServedModel;
 pub use serve::Router;

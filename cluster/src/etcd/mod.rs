@@ -17,6 +17,7 @@ mod standing;
 mod tests;
 
 pub use options::{EtcdOptions, EtcdPassword};
+pub use record::is_etcd_entry;
 pub use registration::EtcdRegistration;
 
 pub(crate) use listing::keep_members;

@@ -5,10 +5,11 @@
 //! - `routes`, `body`, `room`: who calls what, and what it sent.
 //! - `fields`, `schema`, `values`, `prompts`, `glimpse`, `generate`, `chat`, `completion`, `texts`: what clients may say, and what of it is refused.
 //! - `answer`, `events`, `pieces`, `collect`, `sse`, `logprobs`, `replies`: what clients are told.
-//! - `error`, `openapi`: the same for everything.
+//! - `accepts`, `error`, `openapi`: the same for everything.
 //!
 //! It must not know workers, legs or how a request is served.
 
+mod accepts;
 mod answer;
 mod body;
 mod chat;
@@ -37,5 +38,6 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use accepts::HttpBody;
 pub(crate) use routes::routes;
 pub(crate) use server::HttpServer;

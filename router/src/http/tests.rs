@@ -1,8 +1,10 @@
 //! Bodies as clients write them, and what is understood of them.
 
 use baton_proto::v1::generate_request::Input;
+use rand::{Rng as _, SeedableRng as _};
 use serde_json::json;
 
+use super::accepts::HttpBody;
 use super::chat::ChatRequest;
 use super::completion::CompletionRequest;
 use super::fields::parse;
@@ -113,4 +115,88 @@ fn errors_name_what_is_wrong_inside_of_objects_too() {
         message.contains("best_of") && message.contains('3'),
         "{message}"
     );
+}
+
+/// Bodies that each kind accepts, to be spoiled.
+const BODIES: [(HttpBody, &str); 6] = [
+    (
+        HttpBody::Chat,
+        r#"{"messages":[{"role":"user","content":"h\u00e9\ud83d\ude42"}],"stop":["a","b"],"seed":-1,"stream":true,
+            "stream_options":{"include_usage":true},"logit_bias":{"5":-1.5},"temperature":1e-3}"#,
+    ),
+    (
+        HttpBody::Chat,
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"x"}],"name":"n"}],"tools":[],
+            "logprobs":true,"top_logprobs":3,"metadata":{"a":[[{}]]},"response_format":{"type":"text"}}"#,
+    ),
+    (
+        HttpBody::Completion,
+        r#"{"prompt":["x",[1,2,3]],"n":2,"best_of":2,"echo":true,"logprobs":4,"stop_token_ids":[1],"top_k":-1}"#,
+    ),
+    (HttpBody::Completion, r#"{"prompt":[1,2,3],"min_p":0.5}"#),
+    (
+        HttpBody::Tokenize,
+        r#"{"messages":[{"role":"tool","content":"x"}],"add_special_tokens":true}"#,
+    ),
+    (
+        HttpBody::Detokenize,
+        r#"{"model":"m","tokens":[0,4294967295]}"#,
+    ),
+];
+
+#[test]
+fn sec_05_spoiled_bodies_never_panic() {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    for (kind, body) in BODIES {
+        assert!(kind.accepts(body.as_bytes()), "{kind:?} {body}");
+    }
+    // What parsers look at, more often than chance would bring it.
+    let words: [&[u8]; 10] = [
+        b"[",
+        b"{",
+        b"\"",
+        b"\\ud800",
+        b"null",
+        b"1e999",
+        b"-0",
+        b"18446744073709551616",
+        b"\xff",
+        b"\0",
+    ];
+    for round in 0..20_000 {
+        let mut bytes = BODIES[round % BODIES.len()].1.as_bytes().to_vec();
+        for _ in 0..random.random_range(1..5) {
+            let at = random.random_range(0..bytes.len());
+            match random.random_range(0..4) {
+                0 => bytes[at] = random.random(),
+                1 => drop(bytes.drain(at..bytes.len().min(at + 3))),
+                2 => {
+                    let word = words[random.random_range(0..words.len())];
+                    bytes.splice(at..at, word.iter().copied());
+                }
+                _ => {
+                    let part = bytes[..at].to_vec();
+                    bytes.extend(part);
+                }
+            }
+            if bytes.is_empty() {
+                bytes.push(b'{');
+            }
+        }
+        for kind in HttpBody::ALL {
+            kind.accepts(&bytes);
+        }
+    }
+    for depth in [127, 129, 100_000] {
+        for open in ["[", "{\"a\":"] {
+            for field in ["prompt", "messages", "tools", "stop", "metadata"] {
+                let deep = format!("{{\"{field}\":{}", open.repeat(depth));
+                for kind in HttpBody::ALL {
+                    assert!(!kind.accepts(deep.as_bytes()));
+                }
+            }
+        }
+    }
 }

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::harness::{MODEL, Process, until};
+use crate::harness::{MODEL, Process, TestModel, until};
 
 pub(crate) const PAGE_SIZE: u32 = 16;
 /// Workers speak this often of a leg that waits.
@@ -50,7 +50,7 @@ pub(crate) fn endless() -> Script {
     Arc::new(|choice, position| (10 + (choice * 31 + position * 7) % 200, None))
 }
 
-impl crate::harness::TestModel {
+impl TestModel {
     pub(crate) fn served_eos(&self) -> u32 {
         self.file.config().eos_ids[0]
     }
@@ -155,6 +155,13 @@ impl Setup {
 
     pub(crate) fn decode(name: &str, script: Script) -> Self {
         Self::new(name, WorkerRole::Decode, script)
+    }
+
+    /// Of this model instead of the one that all share.
+    pub(crate) fn of(mut self, model: &TestModel) -> Self {
+        self.fingerprint.metadata_digest = model.file.metadata_digest();
+        self.fingerprint.tokenizer_digest = model.text.digest();
+        self
     }
 
     pub(crate) fn plays<F>(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use baton_cluster::{Dialer, Membership};
 use baton_model_file::ModelFile;
-use baton_model_file::fixtures::TinyModel;
+use baton_model_file::fixtures::{GgufFile, TinyModel};
 use baton_proto::v1;
 use baton_proto::v1::admin_service_client::AdminServiceClient;
 use baton_proto::v1::generate_response::Event;
@@ -41,9 +41,14 @@ pub(crate) struct TestModel {
 
 impl TestModel {
     fn write(model: &TinyModel) -> Self {
+        Self::of(&model.gguf())
+    }
+
+    /// What is made of a file.
+    pub(crate) fn of(gguf: &GgufFile) -> Self {
         let directory = tempfile::tempdir().unwrap().keep();
         let path = directory.join("tiny.gguf");
-        model.write_gguf(&path).unwrap();
+        std::fs::write(&path, gguf.bytes()).unwrap();
         let file = ModelFile::open(&path).unwrap();
         let served = ServedModel::new(&file).unwrap();
         let text = Arc::new(baton_text::TextModel::new(file.text(), file.config()).unwrap());

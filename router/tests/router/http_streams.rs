@@ -1,15 +1,16 @@
 //! Answers over HTTP piece by piece: what comes when, how it ends, and that leaving cancels.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use baton_proto::legs::{DecodeEvent, Scheduled};
+use baton_proto::legs::DecodeEvent;
 use baton_router::RouterConfig;
 use serde_json::{Value, json};
-use tonic::Status;
+use tokio::sync::Semaphore;
 
-use crate::fake::{Setup, begun, endless, says, token};
-use crate::harness::{Harness, config, ids, soon};
-use crate::web::{CHAT, TEXT, Web};
+use crate::fake::{Setup, endless, says, token};
+use crate::harness::{Harness, MODEL, config, ids, soon};
+use crate::web::{CHAT, TEXT, Web, leave};
 
 /// A chat that is long enough to be split.
 fn chat(more: &Value) -> Value {
@@ -31,7 +32,13 @@ fn contents(events: &[Value]) -> String {
 #[tokio::test]
 async fn tok_01_characters_come_whole_and_the_role_with_the_first() {
     let text = "ok 🙂 日本";
-    let (harness, _prefill, _decode) = Harness::pair(says(&ids(text))).await;
+    let told = ids(text);
+    assert!(
+        ids("🙂").len() > 1 && ids("日").len() > 1,
+        "characters of several tokens"
+    );
+    assert_eq!(MODEL.text.decode(&told, true).unwrap(), text);
+    let (harness, _prefill, _decode) = Harness::pair(says(&told)).await;
     let answer = Web::json(&harness, CHAT, &chat(&json!({}))).await;
     assert_eq!(answer.headers["content-type"], "text/event-stream");
     let (events, done) = answer.events().await;
@@ -60,43 +67,155 @@ async fn tok_01_characters_come_whole_and_the_role_with_the_first() {
     whole["stream"] = json!(false);
     let whole = Web::json(&harness, CHAT, &whole).await.value().await;
     assert_eq!(whole["choices"][0]["message"]["content"], text);
+
+    let body = json!({"prompt": "x", "stream": true, "max_tokens": 50});
+    let (events, done) = Web::json(&harness, TEXT, &body).await.events().await;
+    assert!(done && !json!(events).to_string().contains('\u{FFFD}'));
+    let texts: String = (events.iter())
+        .map(|event| event["choices"][0]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(texts, text);
 }
 
 #[tokio::test]
 async fn tok_02_a_cut_in_a_character_is_a_normal_end() {
     let all = ids("ok 🙂");
     let (harness, _prefill, _decode) = Harness::pair(says(&all)).await;
-    let cut = json!({"max_tokens": all.len() - 1});
-    let (events, done) = Web::json(&harness, CHAT, &chat(&cut)).await.events().await;
-    assert!(done);
-    let last = &events[events.len() - 1]["choices"][0];
-    assert_eq!(last["finish_reason"], "length");
-    let mut whole = chat(&cut);
-    whole["stream"] = json!(false);
-    let whole = Web::json(&harness, CHAT, &whole).await.value().await;
-    assert_eq!(whole["choices"][0]["message"]["content"], contents(&events));
-    assert_eq!(whole["usage"]["completion_tokens"], all.len() - 1);
+    // The smiley has four bytes, a token each: it lacks one to all of them.
+    for tokens in all.len() - 4..all.len() {
+        let cut = json!({"max_tokens": tokens});
+        let answer = Web::json(&harness, CHAT, &chat(&cut)).await;
+        assert_eq!(answer.status, 200);
+        let (events, done) = answer.events().await;
+        assert!(done);
+        let last = &events[events.len() - 1]["choices"][0];
+        assert_eq!(last["finish_reason"], "length");
+        assert_eq!(
+            contents(&events),
+            "ok ",
+            "what is no whole character is left out"
+        );
+        let mut whole = chat(&cut);
+        whole["stream"] = json!(false);
+        let whole = Web::json(&harness, CHAT, &whole).await.value().await;
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["message"]["content"], "ok ");
+        assert_eq!(choice["finish_reason"], "length");
+        assert_eq!(whole["usage"]["completion_tokens"], tokens);
+    }
 }
 
 #[tokio::test]
 async fn smp_15_stop_strings_end_the_text_in_both_modes() {
-    let (harness, _prefill, _decode) = Harness::pair(says(&ids("The quick brown fox"))).await;
-    for (stop, expected) in [
-        (json!(["own fox"]), "The quick br"),
-        (json!("ck br"), "The qui"),
-        (json!(["The"]), ""),
-        (json!(["zzz"]), "The quick brown fox"),
+    let fox = "The quick brown fox";
+    for (text, stop, expected) in [
+        (fox, json!(["own fox"]), "The quick br"),
+        (fox, json!("ck br"), "The qui"),
+        (fox, json!(["The"]), ""),
+        (fox, json!(["x"]), "The quick brown fo"),
+        (fox, json!([" "]), "The"),
+        (fox, json!(["cat", "brown"]), "The quick "),
+        ("xxabcd", json!(["ab", "abc"]), "xx"),
+        ("in 日本 now", json!(["日本"]), "in "),
+        (fox, json!(["zzz"]), fox),
     ] {
-        let body = chat(&json!({"stop": stop}));
-        let (events, done) = Web::json(&harness, CHAT, &body).await.events().await;
+        let (harness, _prefill, _decode) = Harness::pair(says(&ids(text))).await;
+        let more = json!({"stop": stop, "stream_options": {"include_usage": true}});
+        let (events, done) = Web::json(&harness, CHAT, &chat(&more)).await.events().await;
         assert!(done);
-        assert_eq!(contents(&events), expected, "{stop}");
-        let mut whole = body;
+        assert_eq!(contents(&events), expected, "{text} {stop}");
+        let finish = &events[events.len() - 2]["choices"][0]["finish_reason"];
+        assert_eq!(finish, "stop");
+        let mut whole = chat(&json!({"stop": stop}));
         whole["stream"] = json!(false);
         let whole = Web::json(&harness, CHAT, &whole).await.value().await;
         let choice = &whole["choices"][0];
         assert_eq!(choice["message"]["content"], expected);
         assert_eq!(choice["finish_reason"], "stop");
+        let tokens = &whole["usage"]["completion_tokens"];
+        assert_eq!(
+            events[events.len() - 1]["usage"]["completion_tokens"],
+            *tokens
+        );
+        // Those up to the one that completed the stop string, or all and the end.
+        let all = ids(text);
+        let needed = (1..=all.len()).find(|&count| {
+            let so_far = MODEL.text.decode(&all[..count], true).unwrap();
+            let matches = |stop: &Value| so_far.contains(stop.as_str().unwrap());
+            stop.as_array()
+                .map_or_else(|| matches(&stop), |all| all.iter().any(matches))
+        });
+        assert_eq!(*tokens, needed.unwrap_or(all.len() + 1), "{text} {stop}");
+        harness.until_idle().await;
+    }
+}
+
+/// The text without the longest end that could begin the stop string.
+fn without_beginning<'a>(text: &'a str, stop: &str) -> &'a str {
+    let end = (0..=text.len())
+        .filter(|&at| text.is_char_boundary(at))
+        .find(|&at| stop.starts_with(&text[at..]));
+    &text[..end.unwrap_or(text.len())]
+}
+
+#[tokio::test]
+async fn smp_16_only_what_could_begin_a_stop_string_is_held() {
+    let text = "a quick brown fox jumps over it, over and over, ".repeat(3);
+    let told = ids(&text)[..60].to_vec();
+    let shown = |count: usize| MODEL.text.decode(&told[..count], true).unwrap();
+    for stop in ["Z".repeat(200), "over itself".to_owned()] {
+        // The worker says each token when the client has seen all it may of those before.
+        let gate = Arc::new(Semaphore::new(0));
+        let (opens, script) = (Arc::clone(&gate), says(&told));
+        let decode = Setup::decode("decode-0", endless()).plays_decode(move |leg| {
+            let (gate, script) = (Arc::clone(&gate), Arc::clone(&script));
+            async move {
+                for position in 0..60 {
+                    gate.acquire().await.unwrap().forget();
+                    let token = token(&script, &leg.spec, 0, position);
+                    leg.send(DecodeEvent::Token(token)).await;
+                }
+                leg.done().await;
+                Ok(())
+            }
+        });
+        let harness = Harness::start(config()).await;
+        let _decode = harness.add(decode).await;
+        let body = json!({"prompt": "x", "stream": true, "max_tokens": 60, "stop": [stop]});
+        let asked = async {
+            opens.add_permits(1);
+            Web::json(&harness, TEXT, &body).await
+        };
+        let mut answer = asked.await;
+        let (mut seen, mut empty) = (String::new(), 0);
+        for count in 1..=60 {
+            if count > 1 {
+                opens.add_permits(1);
+            }
+            let so_far = shown(count);
+            // The last token ends the wait for more.
+            let expected = if count == 60 {
+                &so_far
+            } else {
+                without_beginning(&so_far, &stop)
+            };
+            while seen != expected {
+                let event = answer.event().await;
+                let piece = event["choices"][0]["text"].as_str().unwrap();
+                empty += usize::from(piece.is_empty());
+                seen.push_str(piece);
+                assert!(expected.starts_with(&seen), "{seen:?} of {expected:?}");
+            }
+        }
+        assert_eq!((seen, empty), (shown(60), 0));
+        let (rest, done) = answer.events().await;
+        assert!(done && rest.len() <= 1, "{rest:?}");
+        let mut whole = body;
+        whole["stream"] = json!(false);
+        opens.add_permits(60);
+        let whole = Web::json(&harness, TEXT, &whole).await.value().await;
+        assert_eq!(whole["choices"][0]["text"], shown(60));
+        assert_eq!(whole["choices"][0]["finish_reason"], "length");
     }
 }
 
@@ -139,52 +258,9 @@ async fn str_06_usage_comes_when_asked_for_and_once() {
 }
 
 #[tokio::test]
-async fn str_04_a_failure_is_told_and_never_done() {
-    let config = RouterConfig {
-        max_attempts: 1,
-        grant_wait: Duration::from_millis(300),
-        ..config()
-    };
-    let harness = Harness::start(config).await;
-    let decode = Setup::decode("decode-0", endless()).plays_decode(|leg| async move {
-        let queue = Duration::from_micros(60);
-        leg.send(DecodeEvent::Scheduled(Scheduled {
-            cached_tokens: 0,
-            queue,
-        }))
-        .await;
-        let begun = begun(&leg.spec, 0).unwrap();
-        for position in begun..begun + 5 {
-            let token = token(&endless(), &leg.spec, 0, position);
-            leg.send(DecodeEvent::Token(token)).await;
-        }
-        Err(Status::internal("the engine has failed"))
-    });
-    let decode = harness.add(decode).await;
-    let body = json!({"prompt": "x", "stream": true, "max_tokens": 50});
-    let answer = Web::json(&harness, TEXT, &body).await;
-    assert_eq!(answer.status, 200);
-    let (events, done) = answer.events().await;
-    assert!(!done, "{events:?}");
-    let last = &events[events.len() - 1];
-    assert_eq!(last["error"]["type"], "server_error", "{last}");
-    assert!(
-        events[..events.len() - 1]
-            .iter()
-            .all(|event| event.get("error").is_none())
-    );
-    let body = json!({"prompt": "x", "max_tokens": 50});
-    let whole = Web::json(&harness, TEXT, &body).await;
-    assert!(whole.status >= 500, "{}", whole.status);
-    assert_eq!(whole.value().await["error"]["type"], "server_error");
-    decode.until_idle().await;
-    harness.until_idle().await;
-}
-
-#[tokio::test]
 async fn str_01_leaving_cancels_streams_and_waits() {
     let (harness, _prefill, decode) = Harness::pair(endless()).await;
-    let rounds = 40;
+    let rounds = 100;
     for round in 0..rounds {
         let stream = round % 2 == 0;
         let body =
@@ -197,23 +273,16 @@ async fn str_01_leaving_cancels_streams_and_waits() {
             connection.set_zero_linger().unwrap();
             drop(connection);
         } else {
-            let body = json!({"prompt": [1, 2, 3], "max_tokens": 200, "n": 8}).to_string();
-            let request = format!(
-                "POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            );
+            let body = json!({"prompt": [1, 2, 3], "max_tokens": 200, "n": 8});
             let before = decode.started();
-            let mut connection = tokio::net::TcpStream::connect(&harness.http).await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut connection, request.as_bytes())
-                .await
-                .unwrap();
-            decode.until_started(before + 1).await;
-            connection.set_zero_linger().unwrap();
-            drop(connection);
+            leave(&harness, TEXT, &body, decode.until_started(before + 1)).await;
         }
     }
     decode.until_idle().await;
     harness.until_idle().await;
+    harness.until_counter("requests_cancelled", rounds).await;
+    assert!(decode.cancelled() as u64 >= rounds / 2, "streams had begun");
+    assert_eq!(harness.counter("requests_ok").await, 0);
 }
 
 #[tokio::test]

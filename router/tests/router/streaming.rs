@@ -17,14 +17,21 @@ use crate::harness::{Answer, Harness, by_ids, config, first_token, long, prompt_
 
 /// How far a request gets before it stands still.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Phase {
+pub(crate) enum Phase {
     Queued,
     Prefilling,
     Transferring,
     Decoding,
 }
 
-fn stuck(phase: Phase) -> (Setup, Setup) {
+pub(crate) const PHASES: [Phase; 4] = [
+    Phase::Queued,
+    Phase::Prefilling,
+    Phase::Transferring,
+    Phase::Decoding,
+];
+
+pub(crate) fn stuck(phase: Phase) -> (Setup, Setup) {
     let prefill = Setup::prefill("prefill-0", endless()).plays(move |mut leg| async move {
         if phase == Phase::Queued {
             std::future::pending::<()>().await;
@@ -44,12 +51,7 @@ fn stuck(phase: Phase) -> (Setup, Setup) {
 
 #[tokio::test]
 async fn cancel_reaches_both_workers_in_every_phase() {
-    for phase in [
-        Phase::Queued,
-        Phase::Prefilling,
-        Phase::Transferring,
-        Phase::Decoding,
-    ] {
+    for phase in PHASES {
         let harness = Harness::start(config()).await;
         let (prefill, decode) = stuck(phase);
         let prefill = harness.add(prefill).await;

@@ -16,6 +16,8 @@ pub(crate) struct Web {
     pub(crate) status: u16,
     pub(crate) headers: BTreeMap<String, String>,
     stream: BufReader<TcpStream>,
+    /// Of the body, what came behind the last event that was taken.
+    unread: String,
 }
 
 impl Web {
@@ -43,6 +45,7 @@ impl Web {
                 status,
                 headers,
                 stream,
+                unread: String::new(),
             }
         })
         .await
@@ -78,7 +81,7 @@ impl Web {
 
     /// The whole body.
     pub(crate) async fn body(mut self) -> String {
-        let mut body = Vec::new();
+        let mut body = std::mem::take(&mut self.unread).into_bytes();
         while let Some(chunk) = self.chunk().await {
             body.extend(chunk);
         }
@@ -134,6 +137,19 @@ impl Web {
         (events.iter().map(value).collect(), done)
     }
 
+    /// The next event of a stream, which is no end and no `[DONE]`.
+    pub(crate) async fn event(&mut self) -> Value {
+        loop {
+            if let Some(end) = self.unread.find("\n\n") {
+                let event: String = self.unread.drain(..end + 2).collect();
+                let data = event.strip_prefix("data: ").unwrap();
+                return serde_json::from_str(data).unwrap();
+            }
+            let chunk = self.chunk().await.expect("more events");
+            self.unread.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+
     /// Reads until the body has brought so many events.
     pub(crate) async fn some_events(&mut self, count: usize) {
         let mut seen = 0;
@@ -147,6 +163,23 @@ impl Web {
     pub(crate) fn connection(self) -> TcpStream {
         self.stream.into_inner()
     }
+}
+
+/// Posts JSON, waits for something and goes away with a reset, without a look at the answer.
+pub(crate) async fn leave(
+    harness: &Harness,
+    path: &str,
+    body: &Value,
+    when: impl Future<Output = ()>,
+) {
+    let body = body.to_string();
+    let length = body.len();
+    let request =
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{JSON}\r\n{body}");
+    let mut connection = TcpStream::connect(&harness.http).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    when.await;
+    connection.set_zero_linger().unwrap();
 }
 
 /// The head of a body of JSON.
