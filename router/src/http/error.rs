@@ -16,7 +16,7 @@ use crate::error::RequestError;
 /// The client has gone before its answer: nobody reads this status, but logs of proxies show it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Hint where nobody knows when it will be better.
+/// Hint where nobody knows when it will be better: workers come and routers go within seconds.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// A refusal or failure as clients see it.
@@ -132,7 +132,6 @@ impl From<Status> for HttpError {
             Code::Cancelled => (closed(), Some("cancelled")),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, Some("internal")),
         };
-        // Workers come and routers go within seconds.
         Self {
             status: http,
             param: None,
