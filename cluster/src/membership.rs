@@ -41,12 +41,14 @@ impl Membership {
         }
     }
 
-    /// This process goes to the workers of a list. Needs a tokio runtime.
-    pub fn static_list(list: StaticList, dialer: &Dialer) -> Self {
+    /// This process goes to the workers of a list; those that do not fit stay in the table, told which
+    /// fields differ. Needs a tokio runtime.
+    pub fn static_list(list: StaticList, dialer: &Dialer, check: &CheckWorker) -> Self {
         let writer = TableWriter::new();
         let mut watchers = JoinSet::new();
         for address in list.into_addresses() {
-            watchers.spawn(watch_worker(address, dialer.clone(), Arc::clone(&writer)));
+            let (dialer, writer) = (dialer.clone(), Arc::clone(&writer));
+            watchers.spawn(watch_worker(address, dialer, writer, Arc::clone(check)));
         }
         Self {
             writer,

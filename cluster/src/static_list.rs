@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::connection::Connection;
 use crate::dialer::Dialer;
 use crate::http2;
+use crate::membership::CheckWorker;
 use crate::table::{Entry, TableWriter};
 
 /// Most workers of a list.
@@ -68,16 +69,21 @@ impl StaticList {
 }
 
 /// Keeps one worker of the list in the table while it answers.
-pub(crate) async fn watch_worker(address: String, dialer: Dialer, writer: Arc<TableWriter>) {
+pub(crate) async fn watch_worker(
+    address: String,
+    dialer: Dialer,
+    writer: Arc<TableWriter>,
+    check: CheckWorker,
+) {
     let Ok(channel) = dialer.channel(&address) else {
         return;
     };
     let mut connection = Connection::new(&address, channel);
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
     loop {
-        match introduce(&mut connection, &writer).await {
-            Ok(entry) => {
-                let status = connection.follow(&entry, Vec::new()).await;
+        match introduce(&mut connection, &writer, &check).await {
+            Ok((entry, differing_fields)) => {
+                let status = connection.follow(&entry, differing_fields).await;
                 // Two watchers of one worker do not take turns in a hurry.
                 if status.code() != Code::Aborted {
                     backoff.reset();
@@ -93,7 +99,9 @@ pub(crate) async fn watch_worker(address: String, dialer: Dialer, writer: Arc<Ta
 async fn introduce(
     connection: &mut Connection,
     writer: &Arc<TableWriter>,
-) -> Result<Entry, Status> {
+    check: &CheckWorker,
+) -> Result<(Entry, Vec<String>), Status> {
     let (info, load) = connection.ask().await?;
-    connection.enter(info, load, writer)
+    let differing_fields = check(&info);
+    Ok((connection.enter(info, load, writer)?, differing_fields))
 }

@@ -554,7 +554,8 @@ async fn dsc_07_a_listed_worker_is_known_by_what_answers_now() {
     let address = listener.local_addr().unwrap().to_string();
     let (process, load_sender) = serve_worker(listener, info("d-0", 1, "elsewhere:1"));
     let list = StaticList::new(vec![address.clone()]).unwrap();
-    let membership = Membership::static_list(list, &Dialer::plain());
+    let check: CheckWorker = Arc::new(|_| Vec::new());
+    let membership = Membership::static_list(list, &Dialer::plain(), &check);
     let mut table = membership.table();
     soon("found", table.wait_for(|table| has(table, "d-0", 1)))
         .await

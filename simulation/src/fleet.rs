@@ -103,7 +103,7 @@ impl Fleet {
             let workers = 0..self.seats.len();
             let addresses = workers.map(|at| address(machine(at)).to_string()).collect();
             let list = StaticList::new(addresses).map_err(|error| error.to_string())?;
-            Membership::static_list(list, &dialer)
+            Membership::static_list(list, &dialer, &self.model.served.check_worker())
         } else {
             Membership::embedded()
         };

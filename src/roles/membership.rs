@@ -58,7 +58,7 @@ pub(super) async fn of_router(
             let wrong = |error: String| Failure::usage(format!("--membership {how}: {error}"));
             let text = small_file::read(Path::new(path), MAX_LIST_BYTES).map_err(wrong)?;
             let list = StaticList::parse(&text).map_err(|error| wrong(error.to_string()))?;
-            Ok(Membership::static_list(list, dialer))
+            Ok(Membership::static_list(list, dialer, &check))
         }
         How::Etcd(endpoints) => {
             let options = etcd(endpoints, &args.etcd).await?;

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::load::LoadReports;
+use crate::worker::Routers;
 use crate::{Membership, Role, WorkerError};
 
 /// A worker that is in etcd and that no router has come to for this long says so.
@@ -27,8 +28,8 @@ pub(crate) enum News {
 
 /// Keeps a worker registered until dropped.
 pub(crate) enum Registration {
-    /// Routers find the worker by themselves; whether this has been said.
-    Static(bool),
+    /// Routers find the worker by themselves.
+    Static(Listed),
     /// Registered with a router.
     Announced {
         /// Holds the stream to the router.
@@ -44,10 +45,16 @@ pub(crate) enum Registration {
     Etcd(InEtcd),
 }
 
+/// A worker that waits to be found: it may be placed unless all who came serve another model.
+pub(crate) struct Listed {
+    routers: watch::Receiver<Routers>,
+    said: Option<News>,
+}
+
 /// A registration in etcd, and who has come of it.
 pub(crate) struct InEtcd {
     registration: EtcdRegistration,
-    routers: watch::Receiver<usize>,
+    routers: watch::Receiver<Routers>,
     /// When the wait for a router is told; `None` before the registration and after having told.
     tell_at: Option<Instant>,
     /// Whether the worker has been said to be placeable: what etcd or routers do later takes nothing
@@ -67,12 +74,17 @@ impl Registration {
     ) -> Result<Self, WorkerError> {
         let router = match membership {
             Membership::Router(router) => router,
-            Membership::Static => return Ok(Self::Static(false)),
+            Membership::Static => {
+                return Ok(Self::Static(Listed {
+                    routers: role.worker().routers(),
+                    said: None,
+                }));
+            }
             Membership::Etcd { options, lease } => {
                 let worker = role.worker();
                 return Ok(Self::Etcd(InEtcd {
                     registration: EtcdRegistration::start(options.clone(), *lease, worker.info()),
-                    routers: worker.load_readers(),
+                    routers: worker.routers(),
                     tell_at: None,
                     said: false,
                 }));
@@ -102,11 +114,7 @@ impl Registration {
     /// Waits for the next change.
     pub(crate) async fn next(&mut self) -> News {
         match self {
-            Self::Static(true) => std::future::pending().await,
-            Self::Static(said) => {
-                *said = true;
-                News::Placeable
-            }
+            Self::Static(listed) => listed.next().await,
             Self::Announced { state, drain, .. } => tokio::select! {
                 Ok(()) = state.changed() => match *state.borrow_and_update() {
                     State::Accepted => News::Placeable,
@@ -128,6 +136,25 @@ impl Registration {
     }
 }
 
+impl Listed {
+    async fn next(&mut self) -> News {
+        loop {
+            let routers = *self.routers.borrow_and_update();
+            let news = if routers.fitting > 0 || routers.other == 0 {
+                News::Placeable
+            } else {
+                News::NotPlaceable
+            };
+            if self.said != Some(news) {
+                self.said = Some(news);
+                return news;
+            }
+            // The count lives as long as the worker.
+            let _ = self.routers.changed().await;
+        }
+    }
+}
+
 impl InEtcd {
     async fn next(&mut self) -> News {
         if self.said {
@@ -141,14 +168,14 @@ impl InEtcd {
         let tell_at = *self
             .tell_at
             .get_or_insert_with(|| Instant::now() + ROUTER_WAIT);
-        let came = self.routers.wait_for(|count| *count > 0);
+        let came = self.routers.wait_for(|routers| routers.fitting > 0);
         if tokio::time::timeout_at(tell_at, came).await.is_err() {
             tracing::warn!(
                 "not ready: registered in etcd for {ROUTER_WAIT:?}, but no router has come; \
                  is one running with the same --membership and --etcd-prefix?"
             );
             // The count lives as long as the worker.
-            let _ = self.routers.wait_for(|count| *count > 0).await;
+            let _ = self.routers.wait_for(|routers| routers.fitting > 0).await;
         }
         self.said = true;
         News::Placeable

@@ -53,7 +53,7 @@ impl<R: Role> WorkerService for WorkerFront<R> {
         let fits = fits(&request.differing_fields)?;
         let (reports, reader) = mpsc::channel(1);
         let stop = self.stop.clone();
-        let reader_counts = fits.then(|| role.worker().read_load());
+        let reader_counts = role.worker().read_load(fits);
         tokio::spawn(async move {
             let _reader_counts = reader_counts;
             let mut loads = LoadReports::new(role);

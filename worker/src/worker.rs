@@ -44,7 +44,7 @@ pub struct Worker {
     pulse: Mutex<(u64, Instant)>,
     write_deadline: Duration,
     draining: watch::Sender<bool>,
-    load_readers: watch::Sender<usize>,
+    routers: watch::Sender<Routers>,
     legs: TaskTracker,
     ended: CancellationToken,
     legs_started: AtomicU64,
@@ -101,7 +101,7 @@ impl Worker {
             pulse: Mutex::new((0, Instant::now())),
             write_deadline: options.write_deadline,
             draining: watch::Sender::new(false),
-            load_readers: watch::Sender::new(0),
+            routers: watch::Sender::default(),
             legs: TaskTracker::new(),
             ended: CancellationToken::new(),
             legs_started: AtomicU64::new(0),
@@ -223,15 +223,17 @@ impl Worker {
         self.draining.subscribe()
     }
 
-    /// Counts a router that reads this worker's load, for as long as the guard lives.
-    pub(crate) fn read_load(self: &Arc<Self>) -> LoadReader {
-        self.load_readers.send_modify(|count| *count += 1);
-        LoadReader(Arc::clone(self))
+    /// Counts a router that reads this worker's load, for as long as the guard lives; whether the worker fits
+    /// its model.
+    pub(crate) fn read_load(self: &Arc<Self>, fits: bool) -> LoadReader {
+        self.routers.send_modify(|routers| *routers.count(fits) += 1);
+        let worker = Arc::clone(self);
+        LoadReader { worker, fits }
     }
 
-    /// How many routers read the load now.
-    pub(crate) fn load_readers(&self) -> watch::Receiver<usize> {
-        self.load_readers.subscribe()
+    /// The routers that read the load now.
+    pub(crate) fn routers(&self) -> watch::Receiver<Routers> {
+        self.routers.subscribe()
     }
 
     /// Drains, gives legs until `limit`, then ends the rest and waits, bounded, for them.
@@ -268,11 +270,34 @@ impl Worker {
     }
 }
 
+/// How many routers read a worker's load.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Routers {
+    /// Those that place requests there.
+    pub(crate) fitting: usize,
+    /// Those that serve another model.
+    pub(crate) other: usize,
+}
+
+impl Routers {
+    fn count(&mut self, fits: bool) -> &mut usize {
+        if fits {
+            &mut self.fitting
+        } else {
+            &mut self.other
+        }
+    }
+}
+
 /// One router that reads the load.
-pub(crate) struct LoadReader(Arc<Worker>);
+pub(crate) struct LoadReader {
+    worker: Arc<Worker>,
+    fits: bool,
+}
 
 impl Drop for LoadReader {
     fn drop(&mut self) {
-        self.0.load_readers.send_modify(|count| *count -= 1);
+        let routers = &self.worker.routers;
+        routers.send_modify(|routers| *routers.count(self.fits) -= 1);
     }
 }

@@ -222,8 +222,9 @@ async fn a_static_list_serves_like_registrations() {
         .start("127.0.0.1:1", &board)
         .await;
     let list = StaticList::new(vec![prefill.address.clone(), decode.address.clone()]).unwrap();
-    let harness =
-        Harness::start_with(config(), || Membership::static_list(list, &Dialer::plain())).await;
+    let check = MODEL.served.check_worker();
+    let membership = move || Membership::static_list(list, &Dialer::plain(), &check);
+    let harness = Harness::start_with(config(), membership).await;
     until_ready(&harness, ServingStatus::Serving).await;
     soon("both are listed", async {
         while harness.list().await.workers.len() < 2 {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::{CheckWorker, Membership, http2};
+use baton_cluster::{CheckWorker, Dialer, Membership, StaticList, http2};
 use baton_decode_worker::DecodeWorker;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::v1;
@@ -288,6 +288,14 @@ async fn k8s_07_a_step_that_stands_still_is_seen_by_probes_and_mended() {
         })
         .await;
     }
+    // What waits ends in time, whether steps are run or not.
+    let brief = Ask {
+        time: Duration::from_millis(300),
+        ..ask.clone()
+    };
+    let mut leg = DecodeLeg::open(&node, &brief, true).await.unwrap();
+    let status = leg.finish(&mut Got::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
     drop(waiting);
     node.gate.let_all();
     for service in ["ready", "live"] {
@@ -414,6 +422,29 @@ async fn xfr_11_a_worker_of_another_model_does_not_become_ready() {
     .await;
     assert_eq!(health(&node, "ready").await, ServingStatus::NotServing);
     assert_eq!(health(&node, "live").await, ServingStatus::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xfr_11_a_listed_worker_that_fits_no_router_is_told_and_not_ready() {
+    let node = Node::start::<DecodeWorker>(Wish::default()).await;
+    let router = |differing: &'static [&'static str]| {
+        let check: CheckWorker =
+            Arc::new(|_| differing.iter().map(|&field| field.to_owned()).collect());
+        let list = StaticList::new(vec![node.address.to_string()]).unwrap();
+        Membership::static_list(list, &Dialer::plain(), &check)
+    };
+    let becomes = async |status| {
+        until("the health", async || {
+            health(&node, "ready").await == status
+        })
+        .await;
+    };
+    let _other = router(&["weights_digest"]);
+    becomes(ServingStatus::NotServing).await;
+    let fitting = router(&[]);
+    becomes(ServingStatus::Serving).await;
+    drop(fitting);
+    becomes(ServingStatus::NotServing).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
