@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A stream of any kind.
@@ -103,6 +103,19 @@ impl Socket {
             boxed.unflushed = false;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Says nothing more, and takes whatever comes until the peer says nothing more either.
+    pub(crate) async fn hang_up(&mut self) {
+        let stream: &mut dyn ByteStream = match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+            Self::Boxed(boxed) => &mut boxed.stream,
+        };
+        // A peer that is gone shows below.
+        let _ = stream.shutdown().await;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
     }
 
     /// Writes and flushes.

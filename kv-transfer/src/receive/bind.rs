@@ -4,7 +4,6 @@
 use std::io;
 use std::net::Ipv6Addr;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
@@ -12,6 +11,7 @@ use tokio::net::UnixListener;
 use super::ReceiverOptions;
 use crate::error::TransferError;
 use crate::network::Listen;
+use crate::shm::is_dead;
 
 /// Most sockets that one sweep asks.
 const MAX_SWEPT: usize = 4096;
@@ -59,13 +59,6 @@ fn is_ours(name: &str) -> bool {
     number.is_some_and(|digits| {
         digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
     })
-}
-
-/// Whether nobody listens. A datagram socket asks: a listener refuses it for its type, without hearing of
-/// it and without a wait, and only a socket without a process refuses the connection.
-fn is_dead(path: &Path) -> bool {
-    let asked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
-    asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 pub(super) async fn bind_tcp(

@@ -4,9 +4,11 @@
 //! How it ends: after a close it says so and goes on draining. Once the pages are fenced it waits a
 //! moment for the peer to hang up, so that its last word is not lost. While they are not (shm), it
 //! keeps the socket open without limit, because only the peer's answer or the end *at the peer's
-//! side* frees the pages; a stopped process keeps its pages in quarantine, a killed one frees them.
+//! side* frees the pages; a stopped process keeps its pages in quarantine, a killed one frees them. A panic
+//! costs the attempt alone: the socket outlives it, half closed, until the peer has hung up.
 
 use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -98,6 +100,20 @@ impl Connection {
 
     /// Runs the connection to its end.
     pub(crate) async fn run(mut self) {
+        if unless_panics(self.converse()).await.is_some() {
+            return;
+        }
+        tracing::error!(transfer = ?self.key.transfer_id, "a data connection's task panicked");
+        self.attempt
+            .with(|state| state.fail(TransferError::lost("the connection's task panicked")));
+        if !self.attempt.status().fenced {
+            self.socket.hang_up().await;
+            self.attempt
+                .with(|state| state.disconnected("closed by the sender"));
+        }
+    }
+
+    async fn converse(&mut self) {
         let mut changes = self.attempt.watch();
         let mut linger_until = None;
         loop {
@@ -330,6 +346,17 @@ impl Connection {
         }
         Poll::Ready(())
     }
+}
+
+/// Runs to the end; `None` if it panics.
+async fn unless_panics<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        // What is looked at after a panic is the socket, and an attempt that is closed there and then.
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
+    })
+    .await
 }
 
 async fn linger(until: Option<Instant>) {

@@ -183,7 +183,7 @@ impl Dialer {
         let memory = match (known, descriptor) {
             (Some(memory), _) => memory,
             (None, Some(descriptor)) => self
-                .map(grant, descriptor, &layout)
+                .map(grant, descriptor, &layout, &endpoint.address)
                 .await
                 .map_err(Miss::Final)?,
             (None, None) => {
@@ -213,6 +213,7 @@ impl Dialer {
         grant: &Grant,
         descriptor: std::os::fd::OwnedFd,
         layout: &KvLayout,
+        socket: &str,
     ) -> Result<Arc<PeerMemory>, TransferError> {
         let bytes = layout.region_bytes();
         // System calls on memory that another process made: not on a thread that drives connections.
@@ -224,7 +225,8 @@ impl Dialer {
         }) {
             Ok(memory) => {
                 let memory = Arc::new(memory);
-                self.peers.keep_memory(grant.incarnation, &memory);
+                self.peers
+                    .keep_memory(grant.incarnation, &memory, socket.into());
                 Ok(memory)
             }
             Err(error) => {

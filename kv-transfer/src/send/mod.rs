@@ -131,6 +131,11 @@ impl Sender {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn peers(&self) -> &peers::Peers {
+        &self.dialer.peers
+    }
+
     /// Counters of this side.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.dialer.counters)

@@ -2,16 +2,20 @@
 //! must not know attempts.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_proto::ids::Incarnation;
+use tokio::time::Instant;
 
 use super::credit::Credit;
-use crate::shm::PeerMemory;
+use crate::shm::{PeerMemory, has_ended};
 
-/// A mapping that nobody has used for this long is given up: it would keep a dead peer's memory.
+/// A mapping that nobody has used for this long is given up.
 const IDLE: Duration = Duration::from_mins(1);
+/// How often an idle mapping's peer is looked for: the mapping keeps the memory of one that is dead.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// All receivers that this process sends to.
 #[derive(Debug, Default)]
@@ -51,11 +55,20 @@ impl Peers {
         peer.memory.clone()
     }
 
-    /// Keeps a new mapping until it has been idle for a while.
+    #[cfg(test)]
+    pub(crate) fn maps(&self, incarnation: Incarnation) -> bool {
+        let peers = self.lock();
+        peers
+            .get(&incarnation)
+            .is_some_and(|peer| peer.memory.is_some())
+    }
+
+    /// Keeps a new mapping until it has been idle for a while, or nobody listens on the peer's socket.
     pub(crate) fn keep_memory(
         self: &Arc<Self>,
         incarnation: Incarnation,
         memory: &Arc<PeerMemory>,
+        socket: PathBuf,
     ) {
         {
             let mut peers = self.lock();
@@ -67,32 +80,46 @@ impl Peers {
         }
         let peers = Arc::downgrade(self);
         tokio::spawn(async move {
-            let mut seen = 0;
+            let (mut seen, mut idle_since) = (0, Instant::now());
             loop {
-                tokio::time::sleep(IDLE).await;
+                tokio::time::sleep(LOOK).await;
                 let Some(peers) = peers.upgrade() else { return };
-                match peers.uses_unless_idle(incarnation, seen) {
-                    Some(uses) => seen = uses,
-                    None => return,
+                let Some(uses) = peers.uses_of_idle(incarnation, seen) else {
+                    return;
+                };
+                if uses != seen {
+                    (seen, idle_since) = (uses, Instant::now());
+                } else if (idle_since.elapsed() >= IDLE || has_ended(&socket))
+                    && peers.give_up(incarnation, seen)
+                {
+                    return;
                 }
             }
         });
     }
 
-    /// Gives up a mapping whose use count is still `seen`; else tells the count.
-    fn uses_unless_idle(&self, incarnation: Incarnation, seen: u64) -> Option<u64> {
+    /// How often a mapping has been used; counts one more while it is in use. `None`: it is not watched.
+    fn uses_of_idle(&self, incarnation: Incarnation, seen: u64) -> Option<u64> {
         let mut peers = self.lock();
         let peer = peers.get_mut(&incarnation)?;
-        let busy = peer
-            .memory
-            .as_ref()
-            .is_some_and(|memory| Arc::strong_count(memory) > 1);
-        if peer.uses != seen || busy {
-            return Some(peer.uses);
+        if peer.is_busy() && peer.uses == seen {
+            peer.uses += 1;
         }
-        peer.memory = None;
-        peer.watched = false;
-        None
+        Some(peer.uses)
+    }
+
+    /// Gives up a mapping unless it has been used since `seen`.
+    fn give_up(&self, incarnation: Incarnation, seen: u64) -> bool {
+        let mut peers = self.lock();
+        let Some(peer) = peers.get_mut(&incarnation) else {
+            return true;
+        };
+        let idle = peer.uses == seen && !peer.is_busy();
+        if idle {
+            peer.memory = None;
+            peer.watched = false;
+        }
+        idle
     }
 
     /// Gives up the mapping of a peer whose connection broke: it may be dead.
@@ -115,5 +142,13 @@ impl Peers {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Incarnation, Peer>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Peer {
+    fn is_busy(&self) -> bool {
+        self.memory
+            .as_ref()
+            .is_some_and(|memory| Arc::strong_count(memory) > 1)
     }
 }

@@ -8,11 +8,13 @@
 //! nothing: the sender may be inside a copy. This module must not know attempts.
 #![allow(unsafe_code)] // Maps memory shared between processes; every block states why it is sound.
 
+mod alive;
 mod descriptor;
 mod memory;
 mod peer;
 
 pub use memory::{SharedMemory, shared_memory};
 
+pub(crate) use alive::{has_ended, is_dead};
 pub(crate) use descriptor::{receive_with_memory, same_user, send_with_memory};
 pub(crate) use peer::PeerMemory;

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use baton_kv_cache::KvLayout;
 use baton_proto::domain::{Grant, PageSlot, TransferEndpoint, Transport};
 use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 use super::raw::{RawSender, script};
 use super::support::*;
@@ -281,6 +284,74 @@ async fn stuck_transfers_do_not_stall_their_neighbours() {
         assert!(raw.alive().await);
         drop(raw);
         failure(within("outcome", incoming.outcome()).await);
+    }
+}
+
+/// Puts itself between sender and receiver: passes so many of the sender's bytes on, then reads no more.
+async fn clog(grant: &mut Grant, bytes: u64) -> AbortOnDrop {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let here = listener.local_addr().expect("address").to_string();
+    let there = std::mem::replace(&mut grant.endpoints[0].address, here);
+    AbortOnDrop(tokio::spawn(async move {
+        let (sender, _) = listener.accept().await.expect("accept");
+        let receiver = TcpStream::connect(there).await.expect("connect");
+        let (from_sender, mut to_sender) = sender.into_split();
+        let (mut from_receiver, mut to_receiver) = receiver.into_split();
+        let mut some = from_sender.take(bytes);
+        let forth = tokio::io::copy(&mut some, &mut to_receiver);
+        let back = tokio::io::copy(&mut from_receiver, &mut to_sender);
+        let _ = tokio::join!(back, async {
+            let _ = forth.await;
+            std::future::pending::<()>().await;
+        });
+    }))
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[tokio::test]
+async fn xfr_20_transfers_that_nobody_reads_leave_the_others_moving() {
+    const PAGES: u32 = 12;
+    // Pieces of 64 KiB: the four that stand still want more than the credit that all share.
+    let wide = KvLayout {
+        kv_heads: 8,
+        head_dim: 128,
+        ..layout(16 * PAGES)
+    };
+    let landed = receiving(wide, TransportChoice::Tcp).await;
+    let sent = sending(wide, TransportChoice::Tcp, 3);
+    let mut clogs = Vec::new();
+    let mut transfers = Vec::new();
+    for index in 0..16 {
+        let pages: Vec<u32> = (index * PAGES..(index + 1) * PAGES).collect();
+        let (mut grant, incoming) = landed.open(&pages, 0);
+        if index < 4 {
+            clogs.push(clog(&mut grant, 200_000).await);
+        }
+        let progress = sent.progress(16 * PAGES, &pages);
+        advance_all(&progress, &sent.layout, 16 * PAGES);
+        let outgoing = sent.sender.begin(grant, progress);
+        transfers.push((pages, incoming, tokio::spawn(outgoing.commit(Vec::new()))));
+    }
+    let moving = transfers.split_off(4);
+    for (pages, mut incoming, commit) in moving {
+        within("commit", commit)
+            .await
+            .expect("task")
+            .expect("commit");
+        committed(within("outcome", incoming.outcome()).await);
+        assert_same(&sent, &landed, &pages, &pages, 0);
+    }
+    for (_, incoming, commit) in transfers {
+        assert!(!commit.is_finished());
+        within("fence", incoming.fenced()).await;
+        commit.abort();
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_proto::domain::Transport;
+use baton_proto::ids::Incarnation;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::raw::{RawSender, script};
@@ -224,4 +227,62 @@ async fn xfr_04_a_black_hole_ends_with_the_lease() {
         drop(silent);
         within("fence", incoming.fenced()).await;
     }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_connection_costs_its_attempt_and_no_page() {
+    for choice in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let layout = layout(8);
+        let torn = Arc::new(Torn {
+            memory: region(&layout),
+            is_torn: AtomicBool::new(true),
+        });
+        let memory = (torn.memory.clone(), torn.clone() as _);
+        let landed = receiving_over(layout, memory, choice, 100, |_| {}).await;
+        let sent = sending(layout, choice, 4);
+        let commit = async |incoming: &mut crate::Incoming, grant| {
+            let progress = sent.progress(32, &[2, 3]);
+            advance_all(&progress, &sent.layout, 32);
+            let outgoing = sent.sender.begin(grant, progress);
+            let committed = within("the sender's end", outgoing.commit(Vec::new())).await;
+            (committed, within("outcome", incoming.outcome()).await)
+        };
+        let (grant, mut incoming) = landed.open(&[1, 2], 0);
+        let (committed, outcome) = commit(&mut incoming, grant).await;
+        let error = failure(outcome);
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(committed.is_err(), "{committed:?}");
+        within("fence", incoming.fenced()).await;
+        assert_eq!(
+            landed.counter("pages_quarantined"),
+            landed.counter("pages_fenced")
+        );
+        torn.is_torn.store(false, Ordering::SeqCst);
+        let (grant, mut incoming) = landed.open(&[1, 2], 0);
+        let (committed, outcome) = commit(&mut incoming, grant).await;
+        committed.expect("commit");
+        super::support::committed(outcome);
+        assert_same(&sent, &landed, &[2, 3], &[1, 2], 0);
+    }
+}
+
+#[tokio::test]
+async fn the_pool_of_a_dead_receiver_is_given_up_soon() {
+    let landed = receiving(layout(4), TransportChoice::Shm).await;
+    let sent = sending(layout(4), TransportChoice::Shm, 2);
+    let (grant, mut incoming) = landed.open(&[1, 2], 0);
+    let progress = sent.progress(32, &[2, 3]);
+    advance_all(&progress, &sent.layout, 32);
+    let outgoing = sent.sender.begin(grant, progress);
+    within("commit", outgoing.commit(Vec::new()))
+        .await
+        .expect("commit");
+    committed(within("outcome", incoming.outcome()).await);
+    let receiver = Incarnation(100);
+    assert!(sent.sender.peers().maps(receiver));
+    drop((incoming, landed));
+    until("the mapping is gone", || {
+        !sent.sender.peers().maps(receiver)
+    })
+    .await;
 }

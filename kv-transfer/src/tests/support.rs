@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::{
@@ -96,6 +97,24 @@ pub(super) fn piece(memory: &dyn KvMemory, layout: &KvLayout, layer: u32, page: 
     )
 }
 
+/// The memory of a receiver with a fault: whoever looks for it panics while it is torn.
+#[derive(Debug)]
+pub(super) struct Torn {
+    pub(super) memory: Arc<SharedMemory>,
+    pub(super) is_torn: AtomicBool,
+}
+
+// SAFETY: the region is that of `memory`, which keeps the promise.
+unsafe impl KvMemory for Torn {
+    fn base(&self) -> NonNull<u8> {
+        assert!(!self.is_torn.load(Ordering::SeqCst), "the memory is torn");
+        self.memory.base()
+    }
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+}
+
 /// The receiving side.
 pub(super) struct ReceivingSide {
     pub(super) receiver: Receiver,
@@ -127,14 +146,26 @@ pub(super) async fn receiving_with(
     incarnation: u64,
     adjust: impl FnOnce(&mut ReceiverOptions),
 ) -> ReceivingSide {
-    let folder = tempfile::tempdir().expect("folder");
     let memory = region(&layout);
+    let sound: Arc<dyn KvMemory> = memory.clone();
+    receiving_over(layout, (memory, sound), transports, incarnation, adjust).await
+}
+
+/// The pool, and what the receiver reads and writes it through.
+pub(super) async fn receiving_over(
+    layout: KvLayout,
+    (memory, access): (Arc<SharedMemory>, Arc<dyn KvMemory>),
+    transports: TransportChoice,
+    incarnation: u64,
+    adjust: impl FnOnce(&mut ReceiverOptions),
+) -> ReceivingSide {
+    let folder = tempfile::tempdir().expect("folder");
     let mut options = receiver_options(transports, folder.path());
     adjust(&mut options);
     let receiver = Receiver::bind(
         identity(&layout, incarnation),
         layout,
-        memory.clone(),
+        access,
         Some(memory.clone()),
         options,
     )
