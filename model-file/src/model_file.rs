@@ -112,9 +112,10 @@ impl ModelFile {
         Ok(hasher.finalize().into())
     }
 
-    /// Digest of metadata, tokenizer and the tensor table (names, types, shapes, offsets), which the
-    /// router can compute without reading weights. The fingerprint carries both digests: workers are
-    /// paired by the weights', the router compares this one with the workers'.
+    /// Digest of metadata, tokenizer, the tensor table (names, types, shapes, offsets) and a sample of every
+    /// tensor, which the router can compute without reading all weights. The fingerprint carries both
+    /// digests: workers are paired by the weights', the router compares this one with the workers', so that
+    /// it tells fine-tunes of one model apart.
     pub fn metadata_digest(&self) -> [u8; 32] {
         self.metadata_digest
     }
@@ -124,7 +125,7 @@ impl ModelFile {
         let reader = std::io::BufReader::with_capacity(1 << 16, source.reader()?);
         let mut header = gguf::read(reader, source.length())?;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"baton model metadata 1");
+        hasher.update(b"baton model metadata 2");
         part(&mut hasher, "gguf", 32);
         hasher.update(&header.digest());
         let table = header.take_tensors().into_iter();
@@ -139,11 +140,13 @@ impl ModelFile {
         let config = gguf::config(&header, name, untied, rope_factors)?;
         let text = gguf::text(&mut header, config.vocabulary)?;
         let warnings = layout::check(&config, &tensors, gguf::native)?;
+        let sources = vec![source];
+        hash_samples(&mut hasher, &sources, &tensors)?;
         Ok(Self {
             config,
             text,
             tensors,
-            sources: vec![source],
+            sources,
             documents: Vec::new(),
             metadata_digest: hasher.finalize().into(),
             warnings,
@@ -152,7 +155,7 @@ impl ModelFile {
 
     fn from_directory(directory: hugging_face::Directory) -> Result<Self, FileError> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"baton model metadata 1");
+        hasher.update(b"baton model metadata 2");
         for (name, content) in &directory.documents {
             part(&mut hasher, name, content.len() as u64);
             hasher.update(content);
@@ -163,6 +166,7 @@ impl ModelFile {
         }
         let mut warnings = layout::check(&directory.config, &directory.tensors, str::to_owned)?;
         warnings.extend(directory.warnings);
+        hash_samples(&mut hasher, &directory.sources, &directory.tensors)?;
         Ok(Self {
             config: directory.config,
             text: directory.text,
@@ -194,6 +198,20 @@ fn rope_factors(
         });
     }
     Ok(Some(source.read_tensor(stored)?.to_f32()))
+}
+
+/// Feeds a sample of every tensor to `hasher`, in the order in which they lie.
+fn hash_samples(
+    hasher: &mut blake3::Hasher,
+    sources: &[Source],
+    tensors: &HashMap<String, Stored>,
+) -> Result<(), FileError> {
+    let mut order: Vec<&Stored> = tensors.values().collect();
+    order.sort_unstable_by_key(|stored| (stored.source, stored.start));
+    part(hasher, "samples", order.len() as u64);
+    order
+        .into_iter()
+        .try_for_each(|stored| sources[stored.source].hash_sample(stored, hasher))
 }
 
 /// Opens a part of a digest: tag and length of what follows, so that no two inputs run together.

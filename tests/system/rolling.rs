@@ -247,12 +247,8 @@ async fn k8s_01_an_upgrade_to_another_model_keeps_old_and_new_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let models = [1, 2].map(|seed| {
         let path = folder.path().join(format!("{seed}.gguf"));
-        // Metadata of their own, by which a router tells models apart.
-        let model = TinyModel {
-            seed,
-            rope_theta: 10_000.0 + seed as f32,
-            ..tiny()
-        };
+        // Two fine-tunes: nothing differs but the weights.
+        let model = TinyModel { seed, ..tiny() };
         model.write_gguf(&path).expect("the folder is writable");
         path
     });

@@ -379,8 +379,21 @@ fn digests_follow_the_content() {
     };
     let base = digests(&tiny());
     assert_eq!(base, digests(&tiny()));
+    // Every tensor counts, and of a large one its beginning, middle and end alone for the quick digest.
+    for at in 0..tiny().tensors.len() {
+        let mut other_weights = tiny();
+        let data = &mut other_weights.tensors[at].data;
+        let end = data.len() - 1;
+        data[end] ^= 1;
+        let other = digests(&other_weights);
+        assert_ne!(base.0, other.0);
+        assert_ne!(base.1, other.1);
+    }
     let mut other_weights = tiny();
-    other_weights.tensors[0].data[0] ^= 1;
+    let large = other_weights.tensors.iter_mut();
+    let large = large.max_by_key(|tensor| tensor.data.len()).unwrap();
+    assert!(large.data.len() > 1536);
+    large.data[512] ^= 1;
     let other = digests(&other_weights);
     assert_eq!(base.0, other.0);
     assert_ne!(base.1, other.1);
