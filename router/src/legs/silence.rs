@@ -71,6 +71,13 @@ impl Silence {
     ) -> Result<T, Duration> {
         let mut next = pin!(next);
         let mut limit = self.limit(worker);
+        // Half of the time is enough for others to prefer workers that speak.
+        let early = tokio::time::timeout_at(self.heard_at + limit / 2, &mut next).await;
+        if let Ok(said) = early {
+            self.heard_at = Instant::now();
+            return Ok(said);
+        }
+        let _quiet = worker.quiet();
         loop {
             let heard = tokio::time::timeout_at(self.heard_at + limit, &mut next).await;
             if let Ok(said) = heard {

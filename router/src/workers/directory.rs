@@ -16,8 +16,9 @@ use crate::affinity::{PrefixHashes, PrefixRecord};
 use crate::counters::Counters;
 use crate::model::ServedModel;
 
-/// Loads older than this count as unknown.
-pub(super) const STALE_AFTER: Duration = Duration::from_secs(3);
+/// Loads older than this count as unknown: workers report every second, so that one which has been stopped
+/// shows here before its connection breaks.
+const STALE_AFTER: Duration = Duration::from_millis(1600);
 /// A worker that is still there is found again well within this time.
 const EXPECTED_BACK: Duration = Duration::from_secs(2);
 /// Prefixes remembered: about a hundred bytes each.
@@ -173,9 +174,12 @@ impl WorkerView {
         self.load.draining || self.worker.is_draining()
     }
 
+    /// Whether nothing was heard of it of late, or a leg waits there for a word that is due.
     pub(super) fn is_stale(&self, now: Instant) -> bool {
-        self.load_at
-            .is_none_or(|at| now.saturating_duration_since(at) > STALE_AFTER)
+        self.worker.is_quiet()
+            || self
+                .load_at
+                .is_none_or(|at| now.saturating_duration_since(at) > STALE_AFTER)
     }
 
     /// As operators read it.

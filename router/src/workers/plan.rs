@@ -233,7 +233,8 @@ impl<'a> Pool<'a> {
 
     /// Of them, those that can be claimed now. Quarantine never takes the last decode worker away:
     /// when it holds all of them, the one whose quarantine ends first is tried. Nobody depends on
-    /// prefill workers like that.
+    /// prefill workers like that. A request that has been let down goes to those that were heard of lately,
+    /// if it can: it has waited long enough for one that says nothing.
     fn usable(&self, role: WorkerRole, digest: Option<&[u8; 32]>) -> Vec<&Offer> {
         let able: Vec<&Offer> = self
             .of(role, digest)
@@ -245,7 +246,13 @@ impl<'a> Pool<'a> {
             .collect();
         let mut trusted = able.clone();
         trusted.retain(|offer| offer.view.worker.breaker().is_usable(self.now));
-        if !trusted.is_empty() || role != WorkerRole::Decode || self.excluded.is_let_down() {
+        if self.excluded.is_let_down() {
+            let mut heard = trusted.clone();
+            heard.retain(|offer| !offer.view.is_stale(self.now));
+            let can_do_without = role == WorkerRole::Prefill || !heard.is_empty();
+            return if can_do_without { heard } else { trusted };
+        }
+        if !trusted.is_empty() || role != WorkerRole::Decode {
             return trusted;
         }
         let end = |offer: &&Offer| {

@@ -32,6 +32,8 @@ pub(crate) struct Worker {
     in_flight: AtomicU32,
     tokens: AtomicU64,
     draining: AtomicBool,
+    /// Legs there that say nothing though they should.
+    quiet_legs: AtomicU32,
     breaker: Mutex<Breaker>,
     /// For its latest report.
     members: watch::Receiver<Arc<MemberTable>>,
@@ -54,6 +56,7 @@ impl Worker {
             in_flight: AtomicU32::new(0),
             tokens: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            quiet_legs: AtomicU32::new(0),
             breaker: Mutex::default(),
             members: directory.members(),
             counters: Arc::clone(&directory.counters),
@@ -88,8 +91,29 @@ impl Worker {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Counts a leg that says nothing, for as long as the guard lives.
+    pub(crate) fn quiet(&self) -> Quiet<'_> {
+        self.quiet_legs.fetch_add(1, Ordering::Relaxed);
+        Quiet(self)
+    }
+
+    /// Whether some leg there says nothing though it should.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet_legs.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One leg of a worker that says nothing.
+#[derive(Debug)]
+pub(crate) struct Quiet<'w>(&'w Worker);
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.0.quiet_legs.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

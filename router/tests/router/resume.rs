@@ -1,6 +1,7 @@
 //! Streams that go on at another worker: what the client sees is what it would have seen anyway, and the
 //! worker is asked for the rest only.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -494,6 +495,44 @@ async fn rte_06_a_leg_that_falls_silent_is_resumed_elsewhere() {
     );
     assert_eq!((attempts[1].kept_tokens, spare.started()), (3, 1));
     silent.until_idle().await;
+}
+
+#[tokio::test]
+async fn rte_06_who_was_let_down_does_not_wait_for_a_worker_that_says_nothing() {
+    let harness = Harness::start(config()).await;
+    let quiet = harness.add(Setup::prefill("prefill-0", endless())).await;
+    let ages = async || {
+        let workers = harness.list().await.workers;
+        let age = |worker: baton_proto::v1::WorkerStatus| {
+            (worker.info.unwrap().worker_id, worker.load_age_ms)
+        };
+        workers.into_iter().map(age).collect::<HashMap<_, _>>()
+    };
+    soon("its last report is old", async {
+        while ages().await["prefill-0"] < 1700 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let lost = decode_that(|_| Err(Status::unavailable("by script")));
+    let lost = harness.add(lost).await;
+    let spare = harness.add(Setup::decode("decode-1", endless())).await;
+    make_second_choice(&spare);
+    until_reported(&harness, "decode-1").await;
+    let answer = is_exact(harness.generate(long(50)).await.unwrap(), 50);
+    let attempts = &answer.receipt().attempts;
+    let reasons: Vec<_> = attempts.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "split: least loaded",
+            "resume: 5 tokens kept; local: no prefill worker is usable"
+        ]
+    );
+    assert_eq!(
+        (quiet.started(), lost.started(), spare.started()),
+        (1, 1, 1)
+    );
 }
 
 #[tokio::test]
