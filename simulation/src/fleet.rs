@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use baton_cluster::{Membership, StaticList};
 use baton_decode_worker::DecodeWorker;
-use baton_engine::StepEngine;
 use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::ids::WorkerId;
@@ -25,21 +24,22 @@ use tokio::task::JoinHandle;
 use crate::log::Log;
 use crate::memory::Pages;
 use crate::model::Model;
-use crate::network::{Death, Host, Machine, Network};
+use crate::front::Front;
+use crate::network::{Death, Host, Listener, Machine, Network};
 use crate::oracle::{OracleEngine, layout};
+use crate::planted::Planted;
 use crate::scenario::{End, Scenario, Seat};
 
 /// Port of gRPC.
 const PORT: u16 = 7000;
+/// Port of a worker that has a front.
+const BEHIND_PORT: u16 = 7002;
 /// Port of the data plane: fixed, so that a restarted worker has the address of the one before.
 const DATA_PORT: u16 = 7001;
 /// Where the router runs.
 pub const ROUTER: Machine = Machine(1);
 /// Where clients run.
 pub const CLIENTS: Machine = Machine(2);
-
-/// Puts an engine in a worker's place; the part that a test may replace by a faulty one.
-pub type MakeEngine = fn(OracleEngine) -> Box<dyn StepEngine>;
 
 /// A router and its workers.
 pub struct Fleet {
@@ -50,7 +50,7 @@ pub struct Fleet {
     /// What they serve.
     pub model: Arc<Model>,
     scenario: Scenario,
-    make_engine: MakeEngine,
+    planted: Option<Planted>,
     router: Mutex<Option<(Host, JoinHandle<()>)>>,
     seats: Vec<Mutex<Option<Running>>>,
 }
@@ -69,7 +69,7 @@ impl Fleet {
         log: Log,
         model: Arc<Model>,
         scenario: Scenario,
-        make_engine: MakeEngine,
+        planted: Option<Planted>,
     ) -> Arc<Self> {
         let seats = scenario.workers.iter().map(|_| Mutex::default()).collect();
         Arc::new(Self {
@@ -77,7 +77,7 @@ impl Fleet {
             log,
             model,
             scenario,
-            make_engine,
+            planted,
             router: Mutex::default(),
             seats,
         })
@@ -148,9 +148,7 @@ impl Fleet {
         let machine = machine(at);
         let host = self.network.start(machine);
         let seat = &self.scenario.workers[at];
-        let listener = host
-            .listen(address(machine))
-            .map_err(|error| error.to_string())?;
+        let listener = self.listen(&host, seat.decodes, machine)?;
         let options = self.options(at, seat, &host)?;
         let worker = BoundWorker::over(options, listener, address(machine))
             .map_err(|error| error.to_string())?;
@@ -180,6 +178,20 @@ impl Fleet {
         });
         self.log.note(format_args!("{} started", name(at)));
         Ok(())
+    }
+
+    /// Where a worker listens: behind a front, if one has been planted.
+    fn listen(&self, host: &Host, decodes: bool, machine: Machine) -> Result<Listener, String> {
+        let listen = |at| host.listen(at).map_err(|error| error.to_string());
+        let lie = self.planted.and_then(Planted::lie);
+        let Some(lie) = lie.filter(|_| decodes) else {
+            return listen(address(machine));
+        };
+        let behind = SocketAddr::new(machine.ip(), BEHIND_PORT);
+        let worker = host.dialer().channel(&behind.to_string());
+        let front = Front::new(worker.map_err(|error| error.to_string())?, lie);
+        tokio::spawn(front.serve(listen(address(machine))?));
+        listen(behind)
     }
 
     fn options(&self, at: usize, seat: &Seat, host: &Host) -> Result<WorkerOptions, String> {
@@ -212,7 +224,10 @@ impl Fleet {
         let engine = OracleEngine::new(self.model.oracle.clone(), pages.clone());
         let (host, step, token) = (host.clone(), seat.step, seat.token);
         Equipment {
-            engine: (self.make_engine)(engine),
+            engine: match self.planted {
+                Some(planted) => planted.engine(engine),
+                None => Box::new(engine),
+            },
             drive: Box::new(move |step_loop| {
                 tokio::spawn(step_loop.run_paced(move |tokens| {
                     let host = host.clone();

@@ -5,9 +5,7 @@ use std::io;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use baton_engine::StepEngine;
-use baton_simulation::fleet::MakeEngine;
-use baton_simulation::oracle::OracleEngine;
+use baton_simulation::planted::Planted;
 use baton_simulation::run::{Verdict, run};
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -37,7 +35,7 @@ enum Action {
         log: bool,
         /// Put a faulty part in.
         #[arg(long)]
-        plant: Option<Plant>,
+        plant: Option<Planted>,
     },
     /// Run many seeds and print those that fail.
     Seeds {
@@ -52,15 +50,8 @@ enum Action {
         jobs: Option<usize>,
         /// Put a faulty part in.
         #[arg(long)]
-        plant: Option<Plant>,
+        plant: Option<Planted>,
     },
-}
-
-/// A fault of the engine's, to show that it would be seen.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Plant {
-    /// Pages are known by their number, whoever has them.
-    Generations,
 }
 
 fn main() -> ExitCode {
@@ -83,20 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn engine(plant: Option<Plant>) -> MakeEngine {
-    fn sound(engine: OracleEngine) -> Box<dyn StepEngine> {
-        Box::new(engine)
-    }
-    fn without_generations(engine: OracleEngine) -> Box<dyn StepEngine> {
-        Box::new(engine.without_generations())
-    }
-    match plant {
-        None => sound,
-        Some(Plant::Generations) => without_generations,
-    }
-}
-
-fn one(seed: u64, log: bool, plant: Option<Plant>) -> io::Result<bool> {
+fn one(seed: u64, log: bool, plant: Option<Planted>) -> io::Result<bool> {
     if std::env::var_os("RUST_LOG").is_some() {
         tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
@@ -108,7 +86,7 @@ fn one(seed: u64, log: bool, plant: Option<Plant>) -> io::Result<bool> {
         ended: [done, failed, left],
         wrong,
         log: lines,
-    } = run(seed, engine(plant))?;
+    } = run(seed, plant)?;
     if log {
         for line in &lines {
             println!("{line}");
@@ -135,7 +113,7 @@ struct Sum {
 fn many(
     seeds: std::ops::Range<u64>,
     jobs: Option<usize>,
-    plant: Option<Plant>,
+    plant: Option<Planted>,
 ) -> io::Result<bool> {
     let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = jobs.unwrap_or_else(cpus).max(1);
@@ -173,10 +151,10 @@ fn many(
     Ok(false)
 }
 
-fn start(seed: u64, plant: Option<Plant>) -> io::Result<Child> {
+fn start(seed: u64, plant: Option<Planted>) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("one").arg(seed.to_string());
-    if let Some(name) = plant.as_ref().and_then(Plant::to_possible_value) {
+    if let Some(name) = plant.as_ref().and_then(Planted::to_possible_value) {
         command.arg("--plant").arg(name.get_name());
     }
     command.stdout(Stdio::piped()).spawn()

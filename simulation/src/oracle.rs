@@ -168,9 +168,25 @@ pub struct OracleEngine {
     oracle: Oracle,
     pages: Arc<Pages>,
     logits: Vec<f32>,
+    defect: Option<Defect>,
     /// What was read of pages before, if it is kept.
-    kept: Option<BTreeMap<(u32, u32), Vec<u64>>>,
+    kept: BTreeMap<(u32, u32), Vec<u64>>,
 }
+
+/// What may be wrong with the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defect {
+    /// It keeps what it has read of a page under the page's number alone, as if a page that changes hands
+    /// had no new generation. Its own writes it notices, those of a transfer not.
+    Generations,
+    /// It copies no page.
+    Copies,
+    /// Rows of large batches come out otherwise.
+    Company,
+}
+
+/// A batch is large from this many slices on.
+const COMPANY: usize = 3;
 
 impl OracleEngine {
     /// Over these pages.
@@ -179,28 +195,31 @@ impl OracleEngine {
             oracle,
             pages,
             logits: Vec::new(),
-            kept: None,
+            defect: None,
+            kept: BTreeMap::new(),
         }
     }
 
-    /// Planted: keeps what it has read of a page under the page's number alone, as if a page that changes
-    /// hands had no new generation. Its own writes it notices, those of a transfer not.
+    /// With a planted fault.
     #[must_use]
-    pub fn without_generations(self) -> Self {
-        Self {
-            kept: Some(BTreeMap::new()),
-            ..self
-        }
+    pub fn with(self, defect: Defect) -> Self {
+        let defect = Some(defect);
+        Self { defect, ..self }
+    }
+
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
     }
 
     /// A word of a page, as attention gets it.
     fn attend(&mut self, layer: u32, page: u32, at: usize) -> u64 {
+        if !self.has(Defect::Generations) {
+            return self.pages.read(layer, page, at);
+        }
         let pages = &self.pages;
-        let Some(kept) = &mut self.kept else {
-            return pages.read(layer, page, at);
-        };
         let words = 0..pages.piece_words();
-        let piece = kept
+        let piece = self
+            .kept
             .entry((layer, page))
             .or_insert_with(|| words.map(|at| pages.read(layer, page, at)).collect());
         piece[at]
@@ -208,9 +227,7 @@ impl OracleEngine {
 
     fn write(&mut self, layer: u32, page: u32, at: usize, word: u64) {
         self.pages.write(layer, page, at, word);
-        if let Some(kept) = &mut self.kept {
-            kept.remove(&(layer, page));
-        }
+        self.kept.remove(&(layer, page));
     }
 
     fn place(&self, table: &[baton_kv_cache::PageIndex], position: u32) -> Option<(u32, usize)> {
@@ -241,7 +258,12 @@ impl StepEngine for OracleEngine {
                 return Err(EngineError::BadSlice { slice: at, reason });
             }
         }
-        for (from, to) in batch.copies {
+        let copies = if self.has(Defect::Copies) {
+            &[]
+        } else {
+            batch.copies
+        };
+        for (from, to) in copies {
             for layer in 0..LAYERS {
                 for at in 0..self.pages.piece_words() {
                     let word = self.pages.read(layer, from.0, at);
@@ -273,6 +295,9 @@ impl StepEngine for OracleEngine {
             let length = slice.position + slice.token_ids.len() as u32;
             let rows = slice.logits.count(slice.token_ids.len()) as u32;
             let mut seen = START;
+            if self.has(Defect::Company) && batch.slices.len() >= COMPANY {
+                seen += 1;
+            }
             for position in 0..length {
                 let Some((page, at)) = self.place(slice.pages, position) else {
                     continue;

@@ -12,10 +12,11 @@ use crate::chance::{self, Random};
 use crate::check;
 use crate::client::{Client, Ending, Outcome};
 use crate::faults::{Disturbances, carry_out};
-use crate::fleet::{CLIENTS, Fleet, MakeEngine, ROUTER, address};
+use crate::fleet::{CLIENTS, Fleet, ROUTER, address};
 use crate::log::Log;
 use crate::model::Model;
 use crate::network::Network;
+use crate::planted::Planted;
 use crate::scenario::{Ask, Scenario};
 
 /// Longest run in virtual time.
@@ -32,11 +33,11 @@ pub struct Verdict {
     pub log: Vec<String>,
 }
 
-/// Runs a seed with an engine of the caller's. Once per process: see [`crate::chance`].
+/// Runs a seed, with a planted fault if one is given. Once per process: see [`crate::chance`].
 ///
 /// # Errors
 /// The model's file cannot be written or read, or there is no runtime.
-pub fn run(seed: u64, make_engine: MakeEngine) -> io::Result<Verdict> {
+pub fn run(seed: u64, planted: Option<Planted>) -> io::Result<Verdict> {
     let model = Arc::new(Model::new()?);
     let scenario = Scenario::of(seed, model.oracle.vocabulary);
     chance::seed(seed);
@@ -46,7 +47,7 @@ pub fn run(seed: u64, make_engine: MakeEngine) -> io::Result<Verdict> {
             .enable_time()
             .start_paused(true)
             .build()?;
-        let verdict = runtime.block_on(play(seed, model, scenario, make_engine));
+        let verdict = runtime.block_on(play(seed, model, scenario, planted));
         runtime.shutdown_background();
         Ok(verdict)
     });
@@ -59,11 +60,11 @@ async fn play(
     seed: u64,
     model: Arc<Model>,
     scenario: Scenario,
-    make_engine: MakeEngine,
+    planted: Option<Planted>,
 ) -> Verdict {
     let log = Log::new();
     let network = Network::new(Random::named(seed, "network"), scenario.latencies.clone());
-    let fleet = Fleet::new(network, log.clone(), model, scenario.clone(), make_engine);
+    let fleet = Fleet::new(network, log.clone(), model, scenario.clone(), planted);
     let played = tokio::time::timeout(LONGEST, play_all(&fleet, &scenario)).await;
     let (ended, wrong) = played.unwrap_or_else(|_| {
         (

@@ -34,7 +34,18 @@ fn a_seed_replays_to_the_same_event_log() {
 
 #[test]
 fn a_planted_fault_is_seen() {
-    let output = simulation(&["seeds", "--count", "60", "--plant", "generations"]);
-    assert!(!output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains(" instead of "), "{}", text(&output));
+    let tokens = " instead of ";
+    for (planted, seen) in [
+        ("generations", tokens),
+        ("copies", tokens),
+        ("company", tokens),
+        ("repeats", tokens),
+        ("positions", "wrong: "),
+        ("grants", "granted: "),
+    ] {
+        let output = simulation(&["seeds", "--count", "60", "--plant", planted]);
+        let text = text(&output);
+        assert!(!output.status.success(), "{planted}: {text}");
+        assert!(text.contains(seen), "{planted}: {text}");
+    }
 }
