@@ -501,6 +501,8 @@ async fn rte_06_a_leg_that_falls_silent_is_resumed_elsewhere() {
 async fn rte_06_who_was_let_down_does_not_wait_for_a_worker_that_says_nothing() {
     let harness = Harness::start(config()).await;
     let quiet = harness.add(Setup::prefill("prefill-0", endless())).await;
+    // From now on it says only what nobody can believe.
+    quiet.report(|load| load.pages.free = 1_000_000);
     let ages = async || {
         let workers = harness.list().await.workers;
         let age = |worker: baton_proto::v1::WorkerStatus| {
