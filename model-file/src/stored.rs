@@ -156,7 +156,11 @@ impl Source {
         let bytes = stored.info.bytes();
         let rest = bytes.saturating_sub(SAMPLE_BYTES);
         let places = if bytes > 3 * SAMPLE_BYTES {
-            vec![(0, SAMPLE_BYTES), (rest / 2, SAMPLE_BYTES), (rest, SAMPLE_BYTES)]
+            vec![
+                (0, SAMPLE_BYTES),
+                (rest / 2, SAMPLE_BYTES),
+                (rest, SAMPLE_BYTES),
+            ]
         } else {
             vec![(0, bytes)]
         };
