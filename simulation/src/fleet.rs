@@ -21,10 +21,10 @@ use baton_worker::{
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::front::Front;
 use crate::log::Log;
 use crate::memory::Pages;
 use crate::model::Model;
-use crate::front::Front;
 use crate::network::{Death, Host, Listener, Machine, Network};
 use crate::oracle::{OracleEngine, layout};
 use crate::planted::Planted;

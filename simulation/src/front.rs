@@ -124,7 +124,13 @@ impl Front {
     async fn open(
         &self,
         start: v1::DecodeStart,
-    ) -> Result<(mpsc::Sender<v1::DecodeRequest>, Streaming<v1::DecodeResponse>), Status> {
+    ) -> Result<
+        (
+            mpsc::Sender<v1::DecodeRequest>,
+            Streaming<v1::DecodeResponse>,
+        ),
+        Status,
+    > {
         let (orders, sent) = mpsc::channel(WAITING);
         let first = v1::DecodeRequest {
             message: Some(Message::Start(start)),

@@ -226,7 +226,8 @@ impl Worker {
     /// Counts a router that reads this worker's load, for as long as the guard lives; whether the worker fits
     /// its model.
     pub(crate) fn read_load(self: &Arc<Self>, fits: bool) -> LoadReader {
-        self.routers.send_modify(|routers| *routers.count(fits) += 1);
+        self.routers
+            .send_modify(|routers| *routers.count(fits) += 1);
         let worker = Arc::clone(self);
         LoadReader { worker, fits }
     }
