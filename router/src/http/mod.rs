@@ -6,6 +6,7 @@
 //! - `fields`, `schema`, `values`, `prompts`, `glimpse`, `generate`, `chat`, `completion`, `texts`: what clients may say, and what of it is refused.
 //! - `answer`, `events`, `pieces`, `collect`, `sse`, `logprobs`, `replies`: what clients are told.
 //! - `accepts`, `error`, `openapi`: the same for everything.
+//! - `ui`: the page of operators.
 //!
 //! It must not know workers, legs or how a request is served.
 
@@ -33,6 +34,7 @@ mod schema;
 mod server;
 mod sse;
 mod texts;
+mod ui;
 mod values;
 
 #[cfg(test)]

@@ -24,7 +24,9 @@ use super::generate::Asked;
 use super::openapi;
 use super::room::{Room, Taken};
 use super::texts::{DetokenizeRequest, TokenizeRequest};
+use super::ui;
 use crate::guard::{For, Guard};
+use crate::operations::Operations;
 use crate::recent::Api;
 use crate::request::Ending;
 use crate::services::Asker;
@@ -48,11 +50,12 @@ pub(super) struct App {
 type Shares = State<Arc<App>>;
 
 /// All endpoints.
-pub(crate) fn routes(shared: Arc<Shared>, guard: Guard) -> Router {
+pub(crate) fn routes(operations: Arc<Operations>, guard: Guard) -> Router {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let page = ui::routes(Arc::clone(&operations), guard.clone());
     let app = Arc::new(App {
-        room: Room::new(shared.config.max_body_bytes),
-        shared,
+        room: Room::new(operations.shared.config.max_body_bytes),
+        shared: Arc::clone(&operations.shared),
         guard,
         started: started.as_secs(),
     });
@@ -66,6 +69,7 @@ pub(crate) fn routes(shared: Arc<Shared>, guard: Guard) -> Router {
         .route("/health", get(health))
         .route("/health/live", get(live))
         .route("/openapi.json", get(description))
+        .merge(page)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(app)
