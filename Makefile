@@ -13,7 +13,7 @@ MINUTES ?= 3
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm bench-clients instructions
+.PHONY: help demo serve test test-ui check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm bench-clients instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,11 @@ test: ## set up, then every check and test
 	@scripts/fetch-model.sh >/dev/null
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory unit
+
+test-ui: ## the live page in a headless browser (installs Chromium)
+	@scripts/setup.sh ui
+	cargo build --locked --bin baton
+	@scripts/test-ui.sh "$${CARGO_TARGET_DIR:-target}/debug/baton" "$$(scripts/fetch-model.sh)"
 
 sim: ## run SEEDS simulated clusters (from FROM), or replay one: SEED=n
 	cargo run --locked --quiet --package baton-simulation -- \

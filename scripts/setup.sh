@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need on a Debian machine with Rust and Python, once.
 #   scripts/setup.sh build   compiler of .proto files and a virtual environment with the model's fetcher
+#   scripts/setup.sh ui      the above build, a browser and a client of it, for the tests of the live page
 #   scripts/setup.sh test    the above, etcd, curl, and the tools of tests/python/requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,11 @@ command -v protoc >/dev/null || missing+=(protobuf-compiler)
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
 [ "$what" = test ] && { command -v etcd >/dev/null || missing+=(etcd-server); }
 [ "$what" = test ] && { command -v curl >/dev/null || missing+=(curl); }
+if [ "$what" = ui ]; then
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium fonts-dejavu-core)
+    command -v node >/dev/null || missing+=(nodejs)
+    command -v npm >/dev/null || missing+=(npm)
+fi
 if [ ${#missing[@]} -gt 0 ]; then
     say "installing Debian packages: ${missing[*]}"
     sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
@@ -32,4 +38,13 @@ if [ "$what" = test ] && ! cmp -s tests/python/requirements.txt "$venv/requireme
     say "installing the test tools"
     "$venv/bin/pip" install -q --disable-pip-version-check -r tests/python/requirements.txt
     cp tests/python/requirements.txt "$venv/requirements.done"
+fi
+
+modules=$cache/ui
+if [ "$what" = ui ] && ! cmp -s tests/ui/package-lock.json "$modules/package-lock.done"; then
+    say "installing the browser's client"
+    mkdir -p "$modules"
+    cp tests/ui/package.json tests/ui/package-lock.json "$modules"
+    npm ci --prefix "$modules" --no-audit --no-fund --loglevel error >/dev/null
+    cp tests/ui/package-lock.json "$modules/package-lock.done"
 fi

@@ -16,7 +16,7 @@ use crate::small_file;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Sections that a file may have, one per command.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "up",
     "router",
     "prefill",
@@ -25,6 +25,7 @@ const SECTIONS: [&str; 10] = [
     "status",
     "drain",
     "health",
+    "top",
     "bench_serve",
     "bench_engine",
 ];

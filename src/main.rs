@@ -19,6 +19,7 @@ mod roles;
 mod security;
 mod small_file;
 mod status;
+mod top;
 mod up;
 
 use std::process::ExitCode;
@@ -78,6 +79,7 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
         Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
         Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,
         Command::Health(args) => health::run(file.layer("health", &args, &[])?).await,
+        Command::Top(args) => top::run(file.layer("top", &args, &[])?).await,
         Command::Keys(args) => keys::run(&args),
         Command::Bench(bench) => match bench.command {
             BenchCommand::Serve(args) => {

@@ -7,6 +7,7 @@ mod membership;
 mod numbers;
 mod security;
 mod service;
+mod top;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ pub(crate) use security::{
     AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
 };
 pub(crate) use service::{KvDtypeArg, NO_HTTP, RouterArgs, TransportArg, UpArgs, WorkerArgs};
+pub(crate) use top::TopArgs;
 
 /// Large language models with prefill and decode on separate pools.
 ///
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Ask one process whether it is ready or live, as a probe does.
     Health(HealthArgs),
+    /// Show workers, requests and latencies as they change.
+    Top(TopArgs),
     /// Make API keys.
     Keys(KeysArgs),
     /// Measure a running service, or the engine alone.

@@ -12,7 +12,7 @@ use baton_proto::v1;
 use baton_proto::v1::admin_service_client::AdminServiceClient;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
-use baton_router::{Router, RouterConfig, ServedModel};
+use baton_router::{ApiKeys, Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -154,6 +154,20 @@ impl Harness {
         config: RouterConfig,
         membership: impl FnOnce() -> Membership + Send + 'static,
     ) -> Self {
+        Self::serving_under(None, model, config, membership).await
+    }
+
+    /// A router that asks for keys.
+    pub(crate) async fn under(keys: ApiKeys) -> Self {
+        Self::serving_under(Some(keys), &MODEL, config(), Membership::embedded).await
+    }
+
+    async fn serving_under(
+        keys: Option<ApiKeys>,
+        model: &TestModel,
+        config: RouterConfig,
+        membership: impl FnOnce() -> Membership + Send + 'static,
+    ) -> Self {
         let model = model.served.clone();
         let bind = || async {
             let bound = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -169,6 +183,7 @@ impl Harness {
             let http = TcpListener::from_std(http).unwrap();
             router
                 .with_http(Some(http))
+                .with_keys(keys)
                 .serve(listener, std::future::pending())
                 .await
                 .unwrap();

@@ -21,4 +21,5 @@ mod raw;
 mod recent;
 mod resume;
 mod streaming;
+mod ui;
 mod web;

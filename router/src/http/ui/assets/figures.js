@@ -74,5 +74,5 @@ function spark(id, of) {
     return `${x},${(17 - (15 * value) / most).toFixed(1)}`;
   });
   const line = byId(id).firstChild ?? byId(id).appendChild(svg("polyline"));
-  attribute(line, "points", points.join(" "));
+  attribute(line, "points", points.length > 1 ? points.join(" ") : "");
 }

@@ -92,8 +92,8 @@ function attemptParts(request, attempt, nowUs) {
 function facts(receipt) {
   const pairs = [
     ["Time to first token", time(receipt.ttft_us)],
-    ["Between tokens, mean", receipt.itl_mean_us && time(receipt.itl_mean_us)],
-    ["Between tokens, longest", receipt.itl_max_us && time(receipt.itl_max_us)],
+    ["ITL, mean", receipt.itl_mean_us && time(receipt.itl_mean_us)],
+    ["ITL, longest", receipt.itl_max_us && time(receipt.itl_max_us)],
     ["End to end", receipt.end_to_end_us != null && time(receipt.end_to_end_us)],
     ["Admission", receipt.admission_us != null && time(receipt.admission_us)],
     ["Queue", receipt.queue_us != null && time(receipt.queue_us)],
@@ -105,9 +105,8 @@ function facts(receipt) {
     ["Cached at prefill", receipt.cached_tokens && counted(receipt.cached_tokens, "token")],
     ["Cached at decode", receipt.decode_cached_tokens && counted(receipt.decode_cached_tokens, "token")],
     ["Preempted", receipt.preemptions && number(receipt.preemptions)],
-    ["Seed", receipt.seed],
   ];
   const found = pairs.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))));
-  const id = el("div", { class: "wide" }, el("dt", {}, "Id"), el("dd", { class: "mono" }, receipt.request_id));
-  return [...found, id];
+  const wide = (name, value) => el("div", { class: "wide" }, el("dt", {}, name), el("dd", { class: "mono" }, String(value)));
+  return [...found, ...(receipt.seed == null ? [] : [wide("Seed", receipt.seed)]), wide("Id", receipt.request_id)];
 }

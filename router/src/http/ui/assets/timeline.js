@@ -49,7 +49,7 @@ function prepare() {
 function showTicks() {
   const ticks = document.querySelectorAll(".axis span");
   ticks.forEach((tick, at) => {
-    const ago = span() * (1 - at / (ticks.length - 1));
+    const ago = Math.round(span() * (1 - at / (ticks.length - 1)));
     tick.style.left = `${(100 * at) / (ticks.length - 1)}%`;
     write(tick, ago ? `−${ago} s` : "now");
   });

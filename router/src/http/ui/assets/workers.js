@@ -89,7 +89,7 @@ function fill(card, worker) {
   write(card.state.lastChild, why ? `${state}: ${why}` : state);
   card.drain.disabled = state === "draining";
   figures(card.load, [
-    [worker.running, "running"], [worker.queued, "queued"], [worker.in_flight, "of this router"],
+    [worker.running, "running"], [worker.queued, "queued"], [worker.in_flight, "from here"],
     [worker.step_us ? time(worker.step_us) : "–", "per step"],
   ]);
   const { pages } = worker;
@@ -97,8 +97,8 @@ function fill(card, worker) {
   attribute(card.ledger, "aria-label", `Of ${pages.total} pages: ${PAGES.map((name) => `${pages[name]} ${name}`).join(", ")}`);
   figures(card.pages, PAGES.filter((name) => pages[name] || name !== "quarantined").map((name) => [pages[name], name]));
   const age = worker.load_age_ms > OLD_REPORT_MS ? ` · not heard for ${time(Math.min(worker.load_age_ms, 3.6e6) * 1000)}` : "";
-  write(card.about, `${worker.address} · incarnation ${worker.incarnation.slice(0, 8)} · pid ${worker.pid} · ${number(pages.total)} pages of ${worker.page_size} · v${worker.version}${age}`);
-  attribute(card.about, "title", `incarnation ${worker.incarnation}`);
+  write(card.about, `${worker.address} · incarnation ${worker.incarnation.slice(0, 8)} · v${worker.version}${age}`);
+  attribute(card.about, "title", `incarnation ${worker.incarnation}, pid ${worker.pid}, ${pages.total} pages of ${worker.page_size} tokens, batches of at most ${worker.max_batch}`);
 }
 
 /** Pairs of a value and its word; the elements stay while the words do. */
