@@ -179,7 +179,7 @@ impl Router {
 
     fn http_server(&self) -> HttpServer {
         HttpServer {
-            routes: routes(self.operations(), self.guard.clone()),
+            routes: routes(&self.operations(), self.guard.clone()),
             tls: self.guard.tls.clone(),
             max_connections: self.shared.config.max_connections,
             write_deadline: self.shared.config.write_deadline,

@@ -102,7 +102,7 @@ fn footing(screen: &Screen, now: Instant) -> Line<'static> {
 }
 
 /// A frame around a list; brighter where keys go.
-pub(super) fn framed(title: String, has_keys: bool) -> Block<'static> {
+pub(super) fn framed(title: &str, has_keys: bool) -> Block<'static> {
     let style = if has_keys {
         Style::new().fg(Color::Cyan)
     } else {
@@ -138,7 +138,7 @@ fn draw_over(frame: &mut Frame<'_>, over: &Over) {
     let area = centred(frame.area(), widest as u16 + 4, lines.len() as u16 + 2);
     frame.render_widget(Clear, area);
     let text = Paragraph::new(lines).wrap(Wrap { trim: false });
-    let block = framed(title, true).padding(ratatui::widgets::Padding::horizontal(1));
+    let block = framed(&title, true).padding(ratatui::widgets::Padding::horizontal(1));
     frame.render_widget(text.block(block), area);
 }
 

@@ -37,7 +37,7 @@ fn draw_one(
     name: &str,
     of: impl Fn(&HistorySecond) -> LatencyBins,
 ) {
-    let block = framed(format!("{name}, one minute"), false);
+    let block = framed(&format!("{name}, one minute"), false);
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let seconds: Vec<LatencyBins> = last_seconds(history, SECONDS).iter().map(of).collect();

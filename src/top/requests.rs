@@ -42,10 +42,7 @@ impl Phase {
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen, now: Instant) {
     let requests = &screen.known.requests.requests;
     let has_keys = screen.panel == Panel::Requests;
-    let block = framed(
-        "Requests, newest first; bars are the last 30 s".to_owned(),
-        has_keys,
-    );
+    let block = framed("Requests, newest first; bars are the last 30 s", has_keys);
     let inner = block.inner(area);
     frame.render_widget(block, area);
     if requests.is_empty() {

@@ -19,7 +19,7 @@ const LEDGER: usize = 48;
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let workers = &screen.known.workers.workers;
     let has_keys = screen.panel == Panel::Workers;
-    let block = framed(format!("Workers {}", workers.len()), has_keys);
+    let block = framed(&format!("Workers {}", workers.len()), has_keys);
     let inner = block.inner(area);
     frame.render_widget(block, area);
     if workers.is_empty() {

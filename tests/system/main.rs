@@ -43,4 +43,5 @@ mod service;
 mod static_membership;
 mod supervision;
 mod tls;
+mod top;
 mod traffic;

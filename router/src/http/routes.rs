@@ -50,9 +50,9 @@ pub(super) struct App {
 type Shares = State<Arc<App>>;
 
 /// All endpoints.
-pub(crate) fn routes(operations: Arc<Operations>, guard: Guard) -> Router {
+pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard) -> Router {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let page = ui::routes(Arc::clone(&operations), guard.clone());
+    let page = ui::routes(Arc::clone(operations), guard.clone());
     let app = Arc::new(App {
         room: Room::new(operations.shared.config.max_body_bytes),
         shared: Arc::clone(&operations.shared),

@@ -70,7 +70,7 @@ function newCard(worker, list) {
   const card = { role: worker.role };
   card.state = el("span", { class: "chip state" }, el("span", { class: "dot", "aria-hidden": "true" }), el("span"));
   card.drain = el("button", { type: "button", "aria-label": `Drain ${worker.id}`, onclick: () => ask(card.worker) }, "Drain");
-  card.load = el("div", { class: "load" });
+  card.load = el("div", { class: "load", title: "Running and queued there for all routers, and placed there by this one" });
   card.ledger = el("div", { class: "ledger", role: "img" }, ...PAGES.map((name) => el("span", { class: `p-${name}` })));
   card.pages = el("div", { class: "pages" });
   card.about = el("div", { class: "about" });
@@ -86,7 +86,7 @@ function fill(card, worker) {
   const kind = state === "ready" ? "good" : state === "draining" ? "warn" : "bad";
   attribute(card.state, "class", `chip state ${kind}`);
   attribute(card.state, "title", worker.state);
-  write(card.state.lastChild, why ? `${state}: ${why}` : state);
+  write(card.state.lastChild, state);
   card.drain.disabled = state === "draining";
   figures(card.load, [
     [worker.running, "running"], [worker.queued, "queued"], [worker.in_flight, "from here"],
@@ -97,7 +97,7 @@ function fill(card, worker) {
   attribute(card.ledger, "aria-label", `Of ${pages.total} pages: ${PAGES.map((name) => `${pages[name]} ${name}`).join(", ")}`);
   figures(card.pages, PAGES.filter((name) => pages[name] || name !== "quarantined").map((name) => [pages[name], name]));
   const age = worker.load_age_ms > OLD_REPORT_MS ? ` · not heard for ${time(Math.min(worker.load_age_ms, 3.6e6) * 1000)}` : "";
-  write(card.about, `${worker.address} · incarnation ${worker.incarnation.slice(0, 8)} · v${worker.version}${age}`);
+  write(card.about, `${worker.address} · incarnation ${worker.incarnation.slice(0, 8)} · v${worker.version}${age}${why ? ` · ${why}` : ""}`);
   attribute(card.about, "title", `incarnation ${worker.incarnation}, pid ${worker.pid}, ${pages.total} pages of ${worker.page_size} tokens, batches of at most ${worker.max_batch}`);
 }
 
