@@ -52,9 +52,10 @@ type Shares = State<Arc<App>>;
 /// All endpoints.
 pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard) -> Router {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    let page = ui::routes(Arc::clone(operations), guard.clone());
+    let room = Room::new(operations.shared.config.max_body_bytes);
+    let page = ui::routes(operations, &guard, &room);
     let app = Arc::new(App {
-        room: Room::new(operations.shared.config.max_body_bytes),
+        room,
         shared: Arc::clone(&operations.shared),
         guard,
         started: started.as_secs(),

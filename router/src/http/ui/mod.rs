@@ -23,6 +23,7 @@ use serde_json::json;
 
 use super::body::read_json;
 use super::error::HttpError;
+use super::room::Room;
 use super::routes::json_response;
 use crate::guard::{For, Guard};
 use crate::operations::Operations;
@@ -42,6 +43,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 struct Page {
     operations: Arc<Operations>,
     guard: Guard,
+    room: Arc<Room>,
     state: state::Snapshots,
 }
 
@@ -56,12 +58,14 @@ struct Drain {
 
 /// All below `/ui`.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>(
-    operations: Arc<Operations>,
-    guard: Guard,
+    operations: &Arc<Operations>,
+    guard: &Guard,
+    room: &Arc<Room>,
 ) -> Router<S> {
     let page = Arc::new(Page {
-        operations,
-        guard,
+        operations: Arc::clone(operations),
+        guard: guard.clone(),
+        room: Arc::clone(room),
         state: state::Snapshots::default(),
     });
     Router::new()
@@ -122,7 +126,7 @@ async fn drain(State(page): Shares, request: Request) -> Response {
             changes::is_of_the_page(&parts.headers)?;
         }
         page.operations.may_change(peer.address)?;
-        let body = read_json(&parts.headers, body).await?;
+        let (body, _taken) = read_json(&parts.headers, body, &page.room).await?;
         let drain: Drain = serde_json::from_slice(&body)
             .map_err(|error| HttpError::invalid(None, format!("the body: {error}")))?;
         let running = page.operations.drain(&drain.worker).await?;
