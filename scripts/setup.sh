@@ -2,7 +2,7 @@
 # Installs what the build and the tests need on a Debian machine with Rust and Python, once.
 #   scripts/setup.sh build   compiler of .proto files and a virtual environment with the model's fetcher
 #   scripts/setup.sh ui      the above build, a browser and a client of it, for the tests of the live page
-#   scripts/setup.sh test    the above, etcd, curl, and the tools of tests/python/requirements.txt
+#   scripts/setup.sh test    the above, etcd, curl, Prometheus, and the tools of tests/python/requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-build}
@@ -23,12 +23,23 @@ if [ "$what" = ui ]; then
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
 fi
+sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
 if [ ${#missing[@]} -gt 0 ]; then
     say "installing Debian packages: ${missing[*]}"
-    sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
     command -v apt-get >/dev/null || { say "no apt-get here: install these yourself, then run again: ${missing[*]}"; exit 1; }
     $sudo apt-get update -qq
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+# Two programs of the package and nothing else: installed, it would start a service.
+if [ "$what" = test ] && ! [ -x "$cache/prometheus/promtool" ] && ! command -v promtool >/dev/null; then
+    say "fetching Prometheus for the tests of metrics"
+    command -v apt-get >/dev/null || { say "no apt-get here: put prometheus and promtool on PATH, then run again"; exit 1; }
+    work=$(mktemp -d "$cache/fetch.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    (cd "$work"
+        apt-get download -qq prometheus 2>/dev/null || { $sudo apt-get update -qq && apt-get download -qq prometheus; }
+        dpkg-deb -x prometheus_*.deb . && mkdir -p "$cache/prometheus"
+        mv usr/bin/prometheus usr/bin/promtool "$cache/prometheus/")
 fi
 command -v cargo >/dev/null || { say "cargo is not on PATH: install Rust 1.91 or newer first"; exit 1; }
 

@@ -52,6 +52,8 @@ counters! {
     bytes_received,
     /// Payload bytes that were sent.
     bytes_sent,
+    /// Of them, those sent before their prompt's last step had ended.
+    bytes_sent_early,
     /// Frames of closed or other attempts, dropped.
     frames_late,
     /// Pieces that had landed before, dropped.

@@ -22,6 +22,7 @@ mod guard;
 mod http;
 mod keys;
 mod legs;
+mod metrics;
 mod model;
 mod operations;
 mod recent;

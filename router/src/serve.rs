@@ -12,6 +12,7 @@ use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
 use baton_proto::v1::inference_service_server::InferenceServiceServer;
+use baton_telemetry::metrics::Metrics;
 use rand::Rng as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,6 +28,7 @@ use crate::gate::Gate;
 use crate::guard::{For, Guard};
 use crate::http::{HttpServer, routes};
 use crate::keys::ApiKeys;
+use crate::metrics::{self, Timings};
 use crate::model::ServedModel;
 use crate::operations::Operations;
 use crate::recent::Recent;
@@ -48,6 +50,7 @@ pub struct Router {
     incarnation: Incarnation,
     guard: Guard,
     http: Option<HttpDoor>,
+    metrics: Arc<Metrics>,
 }
 
 /// Where HTTP clients come in.
@@ -77,6 +80,8 @@ impl Router {
         dialer: Dialer,
     ) -> Result<Self, ConfigError> {
         let config = config.validate()?;
+        let metrics = Metrics::new();
+        metrics.set_role("router");
         let counters = Arc::new(Counters::default());
         let directory = Directory::new(
             model.clone(),
@@ -98,13 +103,17 @@ impl Router {
             model,
             directory,
             counters,
+            timings: Arc::new(Timings::new(&metrics)),
         };
+        let (shared, membership) = (Arc::new(shared), Arc::new(membership));
+        metrics::read(&metrics, &shared, &membership);
         Ok(Self {
-            shared: Arc::new(shared),
-            membership: Arc::new(membership),
+            shared,
+            membership,
             incarnation: Incarnation(rand::rng().random_range(1..=u64::MAX)),
             guard,
             http: None,
+            metrics,
         })
     }
 
@@ -130,6 +139,11 @@ impl Router {
         self
     }
 
+    /// What this router tells Prometheus.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
+    }
+
     /// Serves until `shutdown` completes, then lets running requests end within the configured time.
     ///
     /// # Errors
@@ -153,7 +167,9 @@ impl Router {
             });
         let mut serving = std::pin::pin!(serving);
         let (stop_http, stopping) = watch::channel(false);
-        // Ended when it is dropped.
+        // Ended when they are dropped.
+        let mut keeping = JoinSet::new();
+        keeping.spawn(self.metrics().keep());
         let mut http = JoinSet::new();
         if let Some(listener) = self.http.take() {
             http.spawn(self.http_server().serve(listener, stopping));
@@ -179,7 +195,8 @@ impl Router {
 
     fn http_server(&self) -> HttpServer {
         HttpServer {
-            routes: routes(&self.operations(), self.guard.clone()),
+            routes: routes(&self.operations(), self.guard.clone(), self.metrics()),
+            counters: Arc::clone(&self.shared.counters),
             tls: self.guard.tls.clone(),
             max_connections: self.shared.config.max_connections,
             write_deadline: self.shared.config.write_deadline,

@@ -3,11 +3,15 @@
 //! It must not know any one request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use baton_proto::v1;
 
 use crate::clients::Clients;
 use crate::config::RouterConfig;
 use crate::counters::Counters;
 use crate::gate::Gate;
+use crate::metrics::Timings;
 use crate::model::ServedModel;
 use crate::recent::Recent;
 use crate::tokenizing::Tokenizing;
@@ -20,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) model: ServedModel,
     pub(crate) directory: Directory,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) timings: Arc<Timings>,
     /// Requests being served and waiting to be.
     pub(crate) gate: Gate,
     /// Calls in progress by client.
@@ -27,4 +32,17 @@ pub(crate) struct Shared {
     pub(crate) tokenizing: Tokenizing,
     /// Requests of late.
     pub(crate) recent: Arc<Recent>,
+}
+
+impl Shared {
+    /// Takes the figures of a request that has ended well.
+    pub(crate) fn note_receipt(&self, receipt: &v1::Receipt) {
+        self.timings.of_receipt(receipt);
+        let add = |counter: &AtomicU64, tokens: u32| {
+            counter.fetch_add(u64::from(tokens), Ordering::Relaxed);
+        };
+        add(&self.counters.cached_tokens, receipt.cached_tokens);
+        let of_hand_off = receipt.decode_cached_tokens;
+        add(&self.counters.decode_cached_tokens, of_hand_off);
+    }
 }

@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 use crate::inbox::{Command, Inbox, Letters};
 use crate::load::LoadSnapshot;
 use crate::mailbox::{Mailboxes, ReaderNews};
+use crate::observer::{StepFigures, StepObserver};
 use crate::plan::Plan;
 use crate::pulse::Pulse;
 use crate::scheduler::Scheduler;
@@ -29,6 +30,7 @@ pub struct StepLoop {
     inbox: Arc<Inbox>,
     pulse: Arc<Pulse>,
     snapshots: watch::Sender<Arc<LoadSnapshot>>,
+    observer: Option<Box<dyn StepObserver>>,
     /// Held for its `Drop`, which says that the loop has ended.
     _alive: watch::Sender<()>,
 }
@@ -63,8 +65,16 @@ impl StepLoop {
             inbox,
             pulse,
             snapshots,
+            observer: None,
             _alive: alive,
         }
+    }
+
+    /// Tells of each step.
+    #[must_use]
+    pub fn observed_by(mut self, observer: impl StepObserver + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
     }
 
     /// Runs on this thread until nobody can ask any more.
@@ -130,9 +140,18 @@ impl StepLoop {
 
     /// A step, and the news of it.
     fn perform(&mut self, plan: Plan, started: Instant) {
+        let (tokens, sequences) = (plan.tokens(), plan.slices.len());
         self.step(plan);
         let ended = now();
-        self.scheduler.record_step(ended - started);
+        let elapsed = ended - started;
+        self.scheduler.record_step(elapsed);
+        if let Some(observer) = &self.observer {
+            observer.stepped(StepFigures {
+                tokens,
+                sequences,
+                elapsed,
+            });
+        }
         self.deliver(ended);
     }
 

@@ -22,7 +22,9 @@ pub(crate) use membership::EtcdArgs;
 pub(crate) use security::{
     AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
 };
-pub(crate) use service::{KvDtypeArg, NO_HTTP, RouterArgs, TransportArg, UpArgs, WorkerArgs};
+pub(crate) use service::{
+    KvDtypeArg, MetricsArgs, OFF, RouterArgs, TransportArg, UpArgs, WorkerArgs,
+};
 pub(crate) use top::TopArgs;
 
 /// Large language models with prefill and decode on separate pools.

@@ -9,8 +9,21 @@ use serde::{Deserialize, Serialize};
 use super::EtcdArgs;
 use super::security::{ClientDoorArgs, ServingSecurityArgs};
 
-/// The value of `--http-listen` that serves no HTTP.
-pub(crate) const NO_HTTP: &str = "off";
+/// The value of `--http-listen` and `--metrics-listen` that opens no such port.
+pub(crate) const OFF: &str = "off";
+
+/// Where metrics are shown.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+pub(crate) struct MetricsArgs {
+    /// Address where Prometheus reads `/metrics`, see docs/metrics.md, or `off` [default: off].
+    #[arg(long, env = "BATON_METRICS_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics_listen: Option<String>,
+    /// Take any free port instead of one that cannot be had: the supervisor chose it itself.
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics_any_port: Option<bool>,
+}
 
 /// Which transport moves pages between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -73,6 +86,11 @@ pub(crate) struct UpArgs {
     #[arg(long, env = "BATON_HTTP_LISTEN", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http_listen: Option<String>,
+    /// Address where Prometheus reads the router's `/metrics`, see docs/metrics.md; workers have the ports
+    /// that follow. Or `off` [default: 127.0.0.1:9464, or free ports].
+    #[arg(long, env = "BATON_METRICS_LISTEN", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics_listen: Option<String>,
     /// `embedded`: workers register with the router; `etcd:HOST:PORT,…`: in etcd [default: embedded].
     #[arg(long, env = "BATON_MEMBERSHIP", value_name = "HOW")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,6 +202,9 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "BATON_DRAIN_LIMIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drain_limit_ms: Option<u64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// End when standard input closes: the supervisor holds it open.
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -276,6 +297,9 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "BATON_DRAIN_LIMIT_MS", value_name = "MS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drain_limit_ms: Option<u64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// End when standard input closes: the supervisor holds it open.
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

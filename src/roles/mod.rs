@@ -3,6 +3,7 @@
 //! Each prints one line, `ready role=… grpc=ADDR …`, to standard output once it can be used.
 
 mod membership;
+mod metrics;
 mod router;
 mod worker;
 

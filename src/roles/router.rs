@@ -9,11 +9,12 @@ use baton_model_file::ModelFile;
 use baton_router::{Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 
-use crate::args::{NO_HTTP, RouterArgs, ServingSecurityArgs};
+use crate::args::{OFF, RouterArgs, ServingSecurityArgs};
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
 use crate::{keys, security};
 
+use super::metrics::MetricsPort;
 use super::{membership, shutdown, socket_address, tell_ready};
 
 /// Runs a router until it is told to end.
@@ -38,9 +39,10 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
     let listen = args.listen.as_deref().unwrap_or(DEFAULT_ROUTER);
     let (listener, address) = bind("--listen", listen, tls.is_some(), &args.security).await?;
     let http = match args.http_listen.as_deref() {
-        None | Some(NO_HTTP) => None,
+        None | Some(OFF) => None,
         Some(http) => Some(bind("--http-listen", http, tls.is_some(), &args.security).await?),
     };
+    let metrics = MetricsPort::bind(&args.metrics).await?;
     let http_address = http.as_ref().map(|(_, address)| *address);
     let name = model.name().to_owned();
     let router = Router::new(config, model, membership, dialer)
@@ -50,7 +52,9 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .with_http(http.map(|(listener, _)| listener));
     tracing::info!("router for {name} listens on {address}");
     let http = http_address.map_or_else(String::new, |address| format!(" http={address}"));
-    tell_ready(&format!("role=router grpc={address}{http}"));
+    let words = metrics.words();
+    let _metrics = metrics.serve(router.metrics());
+    tell_ready(&format!("role=router grpc={address}{http}{words}"));
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let end = async move {
         if let Err(failure) = shutdown(supervised).await {

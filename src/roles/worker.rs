@@ -10,32 +10,37 @@ use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::domain::WorkerRole;
 use baton_proto::ids::WorkerId;
-use baton_worker::{Membership, PoolSize, Stage, WorkerError, WorkerOptions};
+use baton_worker::{BoundWorker, Membership, PoolSize, Role, Stage, WorkerError, WorkerOptions};
 
 use crate::args::{TransportArg, WorkerArgs};
 use crate::exit::Failure;
 use crate::{progress, security};
 
+use super::metrics::MetricsPort;
 use super::{membership, shutdown, socket_address, tell_ready};
 
 /// Runs a prefill worker until it is told to end.
 pub(crate) async fn prefill(args: WorkerArgs) -> Result<(), Failure> {
-    let supervised = args.exit_with_stdin.unwrap_or(false);
-    let membership = membership::of_worker(&args).await?;
-    let options = options(args, membership, WorkerRole::Prefill)?;
-    let (observer, end) = (observer("prefill", supervised), end(supervised));
-    PrefillWorker::run(options, observer, end)
-        .await
-        .map_err(|error| failure(&error))
+    serve::<PrefillWorker>("prefill", args).await
 }
 
 /// Runs a decode worker until it is told to end.
 pub(crate) async fn decode(args: WorkerArgs) -> Result<(), Failure> {
+    serve::<DecodeWorker>("decode", args).await
+}
+
+async fn serve<R: Role>(name: &'static str, args: WorkerArgs) -> Result<(), Failure> {
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let membership = membership::of_worker(&args).await?;
-    let options = options(args, membership, WorkerRole::Decode)?;
-    let (observer, end) = (observer("decode", supervised), end(supervised));
-    DecodeWorker::run(options, observer, end)
+    let metrics = args.metrics.clone();
+    let options = options(args, membership, R::ROLE)?;
+    let metrics = MetricsPort::bind(&metrics).await?;
+    let worker = BoundWorker::bind(options);
+    let worker = worker.await.map_err(|error| failure(&error))?;
+    let observer = observer(name, supervised, metrics.words());
+    let _metrics = metrics.serve(worker.metrics());
+    worker
+        .run_model::<R>(observer, end(supervised))
         .await
         .map_err(|error| failure(&error))
 }
@@ -54,7 +59,7 @@ fn failure(error: &WorkerError) -> Failure {
 }
 
 /// Supervised workers load beside each other: their bars would overwrite one another.
-fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
+fn observer(role: &'static str, supervised: bool, metrics: String) -> impl FnMut(Stage) + Send {
     let bar = progress::bytes("loading", !supervised);
     let mut told = false;
     move |stage| match stage {
@@ -71,7 +76,7 @@ fn observer(role: &'static str, supervised: bool) -> impl FnMut(Stage) + Send {
             if !told {
                 told = true;
                 tell_ready(&format!(
-                    "role={role} grpc={} worker={}",
+                    "role={role} grpc={} worker={}{metrics}",
                     info.address, info.worker_id
                 ));
             }

@@ -25,6 +25,8 @@ pub(crate) struct Ready {
     pub(crate) address: String,
     /// `host:port` of its HTTP, if it serves that.
     pub(crate) http: Option<String>,
+    /// `host:port` of its metrics, if it shows them.
+    pub(crate) metrics: Option<String>,
 }
 
 /// How to start one child, again and again.
@@ -76,6 +78,9 @@ impl Child {
                 continue;
             }
             if let Some(ready) = ready {
+                if let Some(metrics) = &ready.metrics {
+                    self.listen_on("--metrics-listen", metrics);
+                }
                 if self.keeps_address {
                     self.listen_on("--listen", &ready.address);
                     if let Some(http) = &ready.http {
@@ -178,7 +183,7 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-/// `ready … grpc=ADDR http=ADDR …`
+/// `ready … grpc=ADDR http=ADDR metrics=ADDR …`
 fn parse_ready(line: &str) -> Option<Ready> {
     let rest = line.strip_prefix("ready ")?;
     let part = |name: &str| {
@@ -188,6 +193,7 @@ fn parse_ready(line: &str) -> Option<Ready> {
     Some(Ready {
         address: part("grpc=")?,
         http: part("http="),
+        metrics: part("metrics="),
     })
 }
 
@@ -212,13 +218,14 @@ mod tests {
             Some(Ready {
                 address: "127.0.0.1:7070".into(),
                 http: None,
+                metrics: None,
             })
         );
-        let both = parse_ready("ready role=router grpc=127.0.0.1:7070 http=127.0.0.1:8000");
-        assert_eq!(
-            both.and_then(|ready| ready.http).as_deref(),
-            Some("127.0.0.1:8000")
-        );
+        let all =
+            "ready role=router grpc=127.0.0.1:7070 http=127.0.0.1:8000 metrics=127.0.0.1:9464";
+        let all = parse_ready(all).expect("a ready line");
+        assert_eq!(all.http.as_deref(), Some("127.0.0.1:8000"));
+        assert_eq!(all.metrics.as_deref(), Some("127.0.0.1:9464"));
         assert_eq!(parse_ready("already grpc=x"), None);
         assert_eq!(parse_ready("ready role=router"), None);
     }

@@ -41,13 +41,13 @@ pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failur
         () = interrupts.next() => Err(Failure::failed("interrupted while starting")),
     };
     let result = match started {
-        Ok(ready) => {
+        Ok((ready, metrics)) => {
             let http = ready
                 .http
                 .as_deref()
                 .map_or_else(String::new, |http| format!(" http={http}"));
             tell_ready(&format!(
-                "grpc={}{http} prefill={} decode={}",
+                "grpc={}{http} prefill={} decode={}{metrics}",
                 ready.address, plan.prefill, plan.decode
             ));
             tokio::select! {
@@ -78,24 +78,34 @@ pub(crate) async fn run(args: UpArgs, inherited: Inherited) -> Result<(), Failur
 }
 
 /// The router first, for workers need its address; then all workers at once.
-async fn start(plan: &Plan, router: &mut Pool, workers: &mut Pool) -> Result<Ready, Failure> {
+/// Also where metrics are, in words: the router's first, then the workers' in the order of their names.
+async fn start(
+    plan: &Plan,
+    router: &mut Pool,
+    workers: &mut Pool,
+) -> Result<(Ready, String), Failure> {
     let total = 1 + u64::from(plan.prefill) + u64::from(plan.decode);
     let bar = progress::requests("starting", total);
     bar.enable_steady_tick(TICK);
     let ready = router.launch(plan.router());
     let address = router.ready(ready).await?;
     bar.inc(1);
+    let mut metrics: Vec<String> = address.metrics.iter().cloned().collect();
     let children = plan.workers(&address.address);
     let waiting: Vec<_> = children
         .into_iter()
         .map(|child| workers.launch(child))
         .collect();
     for ready in waiting {
-        workers.ready(ready).await?;
+        metrics.extend(workers.ready(ready).await?.metrics);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(address)
+    let metrics = match &metrics[..] {
+        [] => String::new(),
+        some => format!(" metrics={}", some.join(",")),
+    };
+    Ok((address, metrics))
 }
 
 /// How often the clock beside the progress bar moves.

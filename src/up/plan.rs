@@ -1,9 +1,9 @@
 //! Which children there are and with which flags: `up`'s arguments, validated once.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::args::UpArgs;
+use crate::args::{OFF, UpArgs};
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
 
@@ -16,6 +16,9 @@ const MAX_WORKERS: u32 = 64;
 /// Where HTTP clients look unless told otherwise.
 const DEFAULT_HTTP: &str = "127.0.0.1:8000";
 
+/// Where the router's metrics are unless told otherwise; the workers' are at the ports that follow.
+const DEFAULT_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
 /// A validated plan.
 pub(crate) struct Plan {
     /// Prefill workers.
@@ -25,6 +28,7 @@ pub(crate) struct Plan {
     args: UpArgs,
     model: PathBuf,
     inherited: Inherited,
+    metrics: Option<MetricsPorts>,
     prefill_threads: usize,
     decode_threads: usize,
     /// CPUs for each worker in order, prefill first; empty when they cannot be disjoint.
@@ -61,6 +65,7 @@ impl Plan {
                 )));
             }
         }
+        let metrics = MetricsPorts::new(args.metrics_listen.as_deref(), prefill + decode)?;
         let available = available_cpus();
         let share = |workers: u32| (available.len() / 2 / workers.max(1) as usize).max(1);
         let prefill_threads = args.prefill_threads.unwrap_or_else(|| share(prefill));
@@ -83,6 +88,7 @@ impl Plan {
             args,
             model,
             inherited,
+            metrics,
             prefill_threads,
             decode_threads,
             cpus,
@@ -106,6 +112,7 @@ impl Plan {
             "--http-listen",
             Some(http.unwrap_or(DEFAULT_HTTP)),
         );
+        self.show_metrics(&mut arguments, 0);
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let door = &self.args.door;
         push(&mut arguments, "--client-ca", path(&door.client_ca));
@@ -155,6 +162,7 @@ impl Plan {
                     None => push(&mut arguments, "--router", Some(router)),
                 }
                 push(&mut arguments, "--worker-id", Some(&name));
+                self.show_metrics(&mut arguments, place as u16 + 1);
                 push(&mut arguments, "--threads", Some(threads));
                 push(&mut arguments, "--pages", self.args.pages);
                 push(&mut arguments, "--page-size", self.args.page_size);
@@ -191,6 +199,15 @@ impl Plan {
         membership.filter(|how| how.starts_with("etcd:"))
     }
 
+    /// Where the child at this place shows its metrics; the router's is the first.
+    fn show_metrics(&self, arguments: &mut Vec<String>, place: u16) {
+        let address = self.metrics.as_ref().map(|ports| ports.of(place));
+        let address = address.map_or_else(|| OFF.to_owned(), |address| address.to_string());
+        push(arguments, "--metrics-listen", Some(address));
+        let any_port = self.metrics.as_ref().is_some_and(|ports| ports.or_any);
+        push(arguments, "--metrics-any-port", Some(any_port));
+    }
+
     fn common(&self, role: &str) -> Vec<String> {
         let mut arguments = vec![
             role.to_owned(),
@@ -208,6 +225,50 @@ impl Plan {
         push(&mut arguments, "--tls-ca", path(&security.tls_ca));
         push(&mut arguments, "--tls-name", security.tls_name.as_ref());
         arguments
+    }
+}
+
+/// Ports for metrics, one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct MetricsPorts {
+    first: SocketAddr,
+    /// Nobody asked for these ports, so others will do.
+    or_any: bool,
+}
+
+impl MetricsPorts {
+    /// For a router and so many workers.
+    fn new(listen: Option<&str>, workers: u32) -> Result<Option<Self>, Failure> {
+        let Some(listen) = listen else {
+            return Ok(Some(Self {
+                first: DEFAULT_METRICS,
+                or_any: true,
+            }));
+        };
+        if listen == OFF {
+            return Ok(None);
+        }
+        let first: SocketAddr = listen.parse().map_err(|_| {
+            Failure::usage(format!(
+                "--metrics-listen is {listen:?}, expected IP:PORT, e.g. {DEFAULT_METRICS}, or {OFF}"
+            ))
+        })?;
+        let last = u32::from(first.port()) + workers;
+        if first.port() != 0 && last > u32::from(u16::MAX) {
+            return Err(Failure::usage(format!(
+                "--metrics-listen is {listen}: {workers} workers need the ports that follow, up to {last}"
+            )));
+        }
+        let or_any = false;
+        Ok(Some(Self { first, or_any }))
+    }
+
+    fn of(&self, place: u16) -> SocketAddr {
+        let mut address = self.first;
+        if address.port() != 0 {
+            address.set_port(address.port() + place);
+        }
+        address
     }
 }
 
@@ -271,6 +332,23 @@ fn share_out(available: &[usize], wanted: &[(u32, usize)]) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_have_ports_one_after_another() {
+        let ports = |listen| MetricsPorts::new(listen, 3).expect("valid");
+        let default = ports(None).expect("on by default");
+        assert!(default.or_any);
+        assert_eq!(default.of(0).to_string(), "127.0.0.1:9464");
+        assert_eq!(default.of(3).to_string(), "127.0.0.1:9467");
+        let told = ports(Some("0.0.0.0:65532")).expect("on");
+        assert!(!told.or_any);
+        assert_eq!(told.of(3).to_string(), "0.0.0.0:65535");
+        assert_eq!(ports(Some("127.0.0.1:0")).expect("on").of(2).port(), 0);
+        assert_eq!(ports(Some("off")), None);
+        for wrong in ["9464", "127.0.0.1", "127.0.0.1:65533"] {
+            assert!(MetricsPorts::new(Some(wrong), 3).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn cpus_are_disjoint_or_not_assigned() {

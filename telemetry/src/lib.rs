@@ -2,3 +2,5 @@
 //!
 //! It knows the names and units of both and how they leave the process; it must not know requests, workers or
 //! placement, which say what happened.
+
+pub mod metrics;

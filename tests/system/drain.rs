@@ -12,6 +12,7 @@ use crate::client::{Client, WorkerClient, is_idle, rest};
 use crate::health::Health;
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
 use crate::process::{PATIENCE, Process, baton};
+use crate::scrape::Scrape;
 use crate::service::{Roles, Setup, Trio};
 
 /// A second decode worker beside a trio's.
@@ -143,7 +144,8 @@ async fn str_05_a_stream_that_nobody_takes_over_at_the_drain_limit_ends_with_an_
     let folder = tempfile::tempdir().expect("a folder");
     let model = slow_model(folder.path());
     let flags = ["--drain-limit-ms", "100", "--pages", "1024"];
-    let mut trio = Trio::start_with(&model, &["--grant-wait-ms", "300"], &flags).await;
+    let router = ["--grant-wait-ms", "300", "--metrics-listen", "127.0.0.1:0"];
+    let mut trio = Trio::start_with(&model, &router, &flags).await;
     let mut events = trio.client.open(endless(tiny_prompt(1, 100), 3900)).await;
     let mut got = 0;
     while got < 5 {
@@ -174,6 +176,10 @@ async fn str_05_a_stream_that_nobody_takes_over_at_the_drain_limit_ends_with_an_
     assert!(trio.decode.wait().success(), "{}", trio.decode.log());
     assert_eq!(trio.client.counter("requests_ok").await, 0);
     assert_eq!(trio.client.counter("requests_unavailable").await, 1);
+    let scrape = Scrape::of(trio.router.metrics());
+    let ended = |labels: &[&str]| scrape.sum("baton_requests_total", labels);
+    assert_eq!(ended(&["outcome=\"error\"", "code=\"unavailable\""]), 1.0);
+    assert_eq!(ended(&[]), 1.0);
     let prefill = WorkerClient::connect(trio.prefill.address()).await;
     prefill.when("idle", is_idle).await;
 

@@ -144,6 +144,16 @@ impl Process {
         self.told("http=")
     }
 
+    /// Where its metrics are: `host:port`, of `baton up` several between commas.
+    pub(crate) fn metrics(&self) -> &str {
+        self.told("metrics=")
+    }
+
+    /// Whether the ready line has these words.
+    pub(crate) fn says(&self, words: &str) -> bool {
+        self.ready.contains(words)
+    }
+
     /// What the ready line says under this name.
     fn told(&self, name: &str) -> &str {
         self.ready

@@ -39,7 +39,9 @@ impl Setup {
         let mut arguments = ["up", "--listen", "127.0.0.1:0", "--model", &model]
             .map(String::from)
             .to_vec();
-        arguments.extend(["--http-listen", "127.0.0.1:0"].map(String::from));
+        for port in ["--http-listen", "--metrics-listen"] {
+            arguments.extend([port, "127.0.0.1:0"].map(String::from));
+        }
         arguments.extend_from_slice(&self.flags);
         let process = Process::start(&arguments);
         let client = Client::connect(process.address()).await;

@@ -14,6 +14,7 @@ mod fingerprint;
 mod leg;
 mod leg_error;
 mod load;
+mod metrics;
 mod options;
 mod registration;
 mod role;

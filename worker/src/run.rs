@@ -10,11 +10,14 @@ use baton_cluster::Accept;
 use baton_kv_transfer::host_id;
 use baton_proto::domain::WorkerInfo;
 use baton_proto::ids::Incarnation;
+use baton_telemetry::metrics::Metrics;
 use rand::Rng as _;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics;
 use crate::registration::{News, Registration};
 use crate::server::{Health, serve};
 use crate::watchdog::Watchdog;
@@ -61,6 +64,7 @@ pub struct BoundWorker {
     options: WorkerOptions,
     listener: Box<dyn Accept>,
     address: SocketAddr,
+    metrics: Arc<Metrics>,
 }
 
 impl BoundWorker {
@@ -81,6 +85,7 @@ impl BoundWorker {
             options,
             listener: Box::new(listener),
             address,
+            metrics: Metrics::new(),
         })
     }
 
@@ -98,12 +103,18 @@ impl BoundWorker {
             options,
             listener: Box::new(listener),
             address,
+            metrics: Metrics::new(),
         })
     }
 
     /// The bound gRPC address.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What this worker tells Prometheus; before its model is loaded only of the process.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// Loads the options' model for the CPU and runs until `shutdown` resolves and the drain is over.
@@ -136,7 +147,12 @@ impl BoundWorker {
             options,
             listener,
             address,
+            metrics,
         } = self;
+        // Ended when this function is.
+        let mut keeping = JoinSet::new();
+        metrics.set_role(metrics::role_name(R::ROLE));
+        keeping.spawn(Arc::clone(&metrics).keep());
         let stop = CancellationToken::new();
         // Whatever ends this function ends the server with it.
         let _stop_on_exit = stop.clone().drop_guard();
@@ -157,7 +173,8 @@ impl BoundWorker {
             ended = &mut server => return Err(unexpected_end(ended)),
             equipment = load(source, &mut observer) => equipment?,
         };
-        let role = Arc::new(assemble::<R>(equipment, &options, address).await?);
+        let role = Arc::new(assemble::<R>(equipment, &options, address, &metrics).await?);
+        metrics::read(&metrics, &role);
         slot.fill(role.clone());
 
         let mut registration = Registration::start(&role, &options.membership, &options.dialer)?;
@@ -240,6 +257,7 @@ async fn assemble<R: Role>(
     equipment: Equipment,
     options: &WorkerOptions,
     address: SocketAddr,
+    metrics: &Metrics,
 ) -> Result<R, WorkerError> {
     let Equipment {
         engine,
@@ -264,7 +282,7 @@ async fn assemble<R: Role>(
         host_id: host_id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let worker = Worker::start(info, (engine, drive), eos_ids, &region, options)?;
+    let worker = Worker::start(info, (engine, drive), eos_ids, &region, options, metrics)?;
     R::assemble(worker, region, options).await
 }
 

@@ -12,12 +12,14 @@ use baton_proto::SequenceLimits;
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
 use baton_proto::limits::MAX_PROMPT_LOGPROBS;
 use baton_scheduler::{SchedulerConfig, SequenceError, StepHandle};
+use baton_telemetry::metrics::Metrics;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
+use crate::metrics::Steps;
 use crate::{Drive, KvRegion, LegError, WorkerError, WorkerOptions};
 
 /// A choice that runs gets a token at least every this many steps.
@@ -63,6 +65,7 @@ impl Worker {
         eos_ids: Vec<u32>,
         region: &KvRegion,
         options: &WorkerOptions,
+        metrics: &Metrics,
     ) -> Result<Arc<Self>, WorkerError> {
         let limits = SequenceLimits {
             vocabulary: engine.vocabulary() as u32,
@@ -89,7 +92,7 @@ impl Worker {
             max_pages_awaiting_grant: (layout.pages / 2).max(1),
         };
         let steps = baton_scheduler::step_loop(engine, config).and_then(|(steps, step_loop)| {
-            drive(step_loop)?;
+            drive(step_loop.observed_by(Steps::new(metrics)))?;
             Ok(steps)
         });
         let steps = steps.map_err(WorkerError::Scheduler)?;
@@ -144,7 +147,7 @@ impl Worker {
     /// Load report, with the data plane's own counters added.
     pub fn load(&self, data_plane: Vec<(&'static str, u64)>) -> WorkerLoad {
         let snapshot = self.steps.snapshot();
-        let failures = self.failures().clone();
+        let legs = self.leg_figures();
         let own = [
             ("steps", snapshot.steps),
             ("tokens", snapshot.tokens),
@@ -152,14 +155,14 @@ impl Worker {
             ("cancelled", snapshot.cancelled),
             ("evicted_pages", snapshot.evicted),
             ("prefix_hit_tokens", snapshot.prefix_hit_tokens),
-            ("legs_started", self.legs_started.load(Ordering::Relaxed)),
-            ("legs_done", self.legs_done.load(Ordering::Relaxed)),
+            ("legs_started", legs.started),
+            ("legs_done", legs.done),
         ];
         let named = own.into_iter().chain(data_plane);
         let counters = named
             .map(|(name, value)| (name.to_owned(), value))
             .chain(
-                failures
+                legs.failures
                     .into_iter()
                     .map(|(reason, count)| (format!("legs_{reason}"), count)),
             )
@@ -172,6 +175,15 @@ impl Worker {
             step_us: snapshot.step_us,
             draining: self.is_draining(),
             counters,
+        }
+    }
+
+    /// Legs so far.
+    pub(crate) fn leg_figures(&self) -> LegFigures {
+        LegFigures {
+            started: self.legs_started.load(Ordering::Relaxed),
+            done: self.legs_done.load(Ordering::Relaxed),
+            failures: self.failures().clone(),
         }
     }
 
@@ -288,6 +300,13 @@ impl Routers {
             &mut self.other
         }
     }
+/// Legs of a worker since its start.
+pub(crate) struct LegFigures {
+    pub(crate) started: u64,
+    /// Ended well.
+    pub(crate) done: u64,
+    /// Ended otherwise, by reason.
+    pub(crate) failures: BTreeMap<&'static str, u64>,
 }
 
 /// One router that reads the load.

@@ -224,7 +224,9 @@ impl Task {
         let (result, connection) = match self.connect(grant, &mut orders).await {
             Ok(mut connection) => {
                 let ending = connection.run(&mut orders).await;
-                add(&counters.bytes_sent, connection.figures.bytes);
+                let figures = &connection.figures;
+                add(&counters.bytes_sent, figures.bytes);
+                add(&counters.bytes_sent_early, figures.bytes_before_finish);
                 (stats(ending, &connection), Some(connection))
             }
             Err(error) => (Err(error), None),

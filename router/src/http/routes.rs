@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use baton_cluster::PeerInfo;
+use baton_telemetry::metrics::{CONTENT_TYPE, Metrics};
 use serde::Serialize;
 
 use super::answer::{Call, REQUEST_ID};
@@ -26,6 +27,7 @@ use super::room::{Room, Taken};
 use super::texts::{DetokenizeRequest, TokenizeRequest};
 use super::ui;
 use crate::guard::{For, Guard};
+use crate::keys::Key;
 use crate::operations::Operations;
 use crate::recent::Api;
 use crate::request::Ending;
@@ -43,6 +45,7 @@ pub(super) struct App {
     guard: Guard,
     /// For large bodies.
     room: Arc<Room>,
+    metrics: Arc<Metrics>,
     /// Seconds since 1970.
     pub(super) started: u64,
 }
@@ -50,7 +53,7 @@ pub(super) struct App {
 type Shares = State<Arc<App>>;
 
 /// All endpoints.
-pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard) -> Router {
+pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard, metrics: Arc<Metrics>) -> Router {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let room = Room::new(operations.shared.config.max_body_bytes);
     let page = ui::routes(operations, &guard, &room);
@@ -58,6 +61,7 @@ pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard) -> Router {
         room,
         shared: Arc::clone(&operations.shared),
         guard,
+        metrics,
         started: started.as_secs(),
     });
     Router::new()
@@ -69,6 +73,7 @@ pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
         .route("/health/live", get(live))
+        .route("/metrics", get(figures))
         .route("/openapi.json", get(description))
         .merge(page)
         .fallback(no_such_path)
@@ -89,7 +94,7 @@ async fn generate<T: Generates + Send>(State(app): Shares, request: Request) -> 
         Ok(call) => call,
         Err(error) => return error.into_response(),
     };
-    let mut ending = Some(Ending::new(&app.shared.counters));
+    let mut ending = Some(Ending::new(&app.shared.counters, Api::Http));
     let answer = async {
         let (body, taken) = read_json(&parts.headers, body, &app.room).await?;
         let asked = parse::<T>(&body)?.asked()?;
@@ -147,6 +152,18 @@ async fn live() -> StatusCode {
     StatusCode::OK
 }
 
+/// Figures for Prometheus: for everyone where nobody needs a key, else for operators.
+async fn figures(State(app): Shares, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    if let Err(error) = app.admit(For::Operators, &parts) {
+        return error.into_response();
+    }
+    let mut response = Response::new(Body::from(app.metrics.render()));
+    let kind = HeaderValue::from_static(CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
 async fn description() -> Response {
     json_response(&openapi::document())
 }
@@ -172,11 +189,17 @@ impl App {
         Ok((call, parse(&body)?, taken))
     }
 
-    fn enter(&self, parts: &Parts) -> Result<Call, HttpError> {
+    /// Who calls, if they may.
+    fn admit(&self, whom: For, parts: &Parts) -> Result<(PeerInfo, Option<Arc<Key>>), HttpError> {
         let peer = parts.extensions.get::<PeerInfo>();
         let peer = peer.cloned().unwrap_or_default();
         let authorization = parts.headers.get(header::AUTHORIZATION);
-        let key = self.guard.admit(For::Clients, peer.shown, authorization)?;
+        let key = self.guard.admit(whom, peer.shown, authorization)?;
+        Ok((peer, key))
+    }
+
+    fn enter(&self, parts: &Parts) -> Result<Call, HttpError> {
+        let (peer, key) = self.admit(For::Clients, parts)?;
         Ok(Call {
             asker: Asker::new(&self.shared, Api::Http, peer.address, key)?,
             label: label(&parts.headers),

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,6 +19,7 @@ use tower::ServiceExt as _;
 
 use super::connections::{Busy, Connections, HeldBody};
 use super::patience::Patient;
+use crate::counters::{Counters, route};
 
 /// Time for TLS.
 const TLS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +35,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Serves HTTP until it is told to stop.
 pub(crate) struct HttpServer {
     pub(crate) routes: Router,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) tls: Option<Tls>,
     pub(crate) max_connections: usize,
     /// A request whose client takes nothing for this long is given up, and its connection after twice that.
@@ -74,6 +77,7 @@ impl HttpServer {
         mut stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (routes, tls, patience) = (self.routes.clone(), self.tls.clone(), self.write_deadline);
+        let counters = Arc::clone(&self.counters);
         async move {
             let address = accepted.address;
             let Some((stream, shown)) = secured(accepted, tls).await else {
@@ -82,10 +86,12 @@ impl HttpServer {
             let peer = PeerInfo { address, shown };
             let service = service_fn(move |request: hyper::Request<Incoming>| {
                 let (routes, held) = (routes.clone(), busy.hold());
+                let (counters, route) = (Arc::clone(&counters), route(request.uri().path()));
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(peer.clone());
                 async move {
                     let response = routes.oneshot(request).await?;
+                    counters.called(route, response.status().as_u16());
                     Ok::<_, Infallible>(response.map(|body| HeldBody::new(body, held)))
                 }
             });

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::prompt::{PromptOutput, described};
 use crate::counters::Counters;
 use crate::legs::LegRequest;
+use crate::metrics::Timings;
 use crate::model::ServedModel;
 use crate::recent::{Pace, Record};
 use crate::shared::Shared;
@@ -27,6 +28,8 @@ pub(super) struct Output {
     counters: Arc<Counters>,
     record: Arc<Record>,
     pace: Pace,
+    timings: Arc<Timings>,
+    prompt_tokens: u64,
     max_tokens: u32,
     prompt: PromptOutput,
     choices: Vec<Choice>,
@@ -85,6 +88,8 @@ impl Output {
             counters: Arc::clone(&shared.counters),
             record: Arc::clone(record),
             pace: shared.recent.pace(),
+            timings: Arc::clone(&shared.timings),
+            prompt_tokens: request.prompt_ids.len() as u64,
             max_tokens: params.max_tokens,
             prompt: PromptOutput::new(model, &request.prompt_ids, params.prompt_logprobs),
             choices: (0..params.choices)
@@ -160,10 +165,17 @@ impl Output {
         let now = Instant::now();
         if self.first_at.is_none() {
             self.first_at = Some(now);
-            self.pace.first(now, self.record.age(now));
+            let ttft = self.record.age(now);
+            self.pace.first(now, ttft);
+            self.timings.ttft.record(ttft);
+            let prompt_tokens = &self.counters.prompt_tokens;
+            prompt_tokens.fetch_add(self.prompt_tokens, Ordering::Relaxed);
         }
         let gap = choice.last_at.replace(now).map(|last| now - last);
-        self.longest_gap = self.longest_gap.max(gap.unwrap_or_default());
+        if let Some(gap) = gap {
+            self.longest_gap = self.longest_gap.max(gap);
+            self.timings.itl.record(gap);
+        }
         self.pace.token(now, gap);
         self.counters.tokens_emitted.fetch_add(1, Ordering::Relaxed);
         let emitted = choice.take(token, self.max_tokens, &self.model.text);

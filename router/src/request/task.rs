@@ -140,20 +140,18 @@ impl RequestTask {
     }
 
     async fn follow(&mut self, plan: Plan) -> Result<(), Setback> {
+        self.shared.counters.attempt(plan.why());
         match plan {
             Plan::Split(slot, reason) => {
-                let reason = self.note_resume(reason);
-                Counters::add(&self.shared.counters.split_prefills);
+                let reason = self.note_resume(reason.words);
                 self.split(slot, &reason).await
             }
             Plan::PrefillOnly(slot, reason) => {
-                let reason = self.note_resume(reason);
-                Counters::add(&self.shared.counters.split_prefills);
+                let reason = self.note_resume(reason.words);
                 self.prefill_only(slot, &reason).await
             }
             Plan::Local(slot, reason) => {
-                let reason = self.note_resume(reason);
-                Counters::add(&self.shared.counters.local_prefills);
+                let reason = self.note_resume(reason.words);
                 self.local(slot, &reason).await
             }
         }
@@ -278,6 +276,7 @@ impl RequestTask {
             cached_tokens: receipt.cached_tokens(),
         };
         let receipt = receipt.build(&output);
+        shared.note_receipt(&receipt);
         outbox.push(Event::Done(v1::DoneEvent {
             usage: Some(usage),
             receipt: Some(receipt),

@@ -82,6 +82,11 @@ pub(crate) async fn begin(
             Some(place) => place,
             None => Asker::new(shared, api, address, key.clone())?.place,
         };
+        if let Some(ending) = ending.as_mut()
+            && shared.model.answers_to(&request.model)
+        {
+            ending.is_of_served_model();
+        }
         all.push(admission.prepare(request, api, place).await?);
     }
     let mut places = match enter(&admission, key.as_deref(), &all).await {
@@ -96,9 +101,10 @@ pub(crate) async fn begin(
     let mut begun = Vec::with_capacity(got);
     for request in all {
         let place = places.split(1).ok_or(RequestError::Internal)?;
-        let ending = ending
+        let mut ending = ending
             .take()
-            .unwrap_or_else(|| Ending::new(&shared.counters));
+            .unwrap_or_else(|| Ending::new(&shared.counters, api));
+        ending.is_of_served_model();
         let prompt_ids = Arc::clone(request.prompt_ids());
         let responses = start(shared, request.admit(place), ending)?;
         begun.push(Begun {

@@ -56,7 +56,7 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Metered>, Status> {
-        let mut ending = Some(Ending::new(&self.0.counters));
+        let mut ending = Some(Ending::new(&self.0.counters, Api::Grpc));
         match self.admit_and_start(request, &mut ending).await {
             Ok(stream) => Ok(Response::new(stream)),
             Err(error) => {

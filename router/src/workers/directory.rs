@@ -24,6 +24,13 @@ const EXPECTED_BACK: Duration = Duration::from_secs(2);
 /// Prefixes remembered: about a hundred bytes each.
 const PREFIXES: usize = 1 << 16;
 
+const READY: &str = "ready";
+const DRAINING: &str = "draining";
+const QUARANTINED: &str = "quarantined";
+const INCOMPATIBLE: &str = "incompatible";
+/// What a worker can be, in one word.
+pub(crate) const STATES: [&str; 4] = [READY, DRAINING, QUARANTINED, INCOMPATIBLE];
+
 /// All workers. Placement is serialised here, so that a claim is seen by the next one.
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -184,18 +191,28 @@ impl WorkerView {
 
     /// As operators read it.
     pub(crate) fn state(&self) -> String {
+        let name = self.state_name();
+        match name {
+            INCOMPATIBLE => format!("{name}: {}", self.worker.differing.join(", ")),
+            QUARANTINED => {
+                let breaker = self.worker.breaker();
+                let reason = breaker.quarantine().map_or("", |(_, reason)| reason);
+                format!("{name}: {reason}")
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// One of [`STATES`].
+    pub(crate) fn state_name(&self) -> &'static str {
         if !self.worker.differing.is_empty() {
-            return format!("incompatible: {}", self.worker.differing.join(", "));
+            return INCOMPATIBLE;
         }
         if self.is_draining() {
-            return "draining".to_owned();
+            return DRAINING;
         }
         let breaker = self.worker.breaker();
-        match breaker.quarantine() {
-            Some((_, reason)) if !breaker.is_half_over(Instant::now()) => {
-                format!("quarantined: {reason}")
-            }
-            _ => "ready".to_owned(),
-        }
+        let quarantined = breaker.quarantine().is_some() && !breaker.is_half_over(Instant::now());
+        if quarantined { QUARANTINED } else { READY }
     }
 }

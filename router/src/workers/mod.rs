@@ -10,9 +10,11 @@ mod plan;
 mod probe;
 mod slot;
 mod wanted;
+mod why;
 
-pub(crate) use directory::{Directory, WorkerView};
+pub(crate) use directory::{Directory, STATES, WorkerView};
 pub(crate) use excluded::Excluded;
 pub(crate) use plan::{NotPlaced, Plan};
 pub(crate) use slot::{Slot, Worker};
 pub(crate) use wanted::Wanted;
+pub(crate) use why::Why;

@@ -14,6 +14,7 @@ use super::directory::{Directory, State, WorkerView};
 use super::excluded::Excluded;
 use super::slot::{Slot, Worker};
 use super::wanted::Wanted;
+use super::why::{Reason, Why};
 use crate::error::{RequestError, role_name};
 
 /// Work that a running sequence counts for when decode workers are compared, in prompt tokens.
@@ -23,11 +24,11 @@ const SEQUENCE_WORK: u64 = 256;
 #[derive(Debug)]
 pub(crate) enum Plan {
     /// Prefill there, then a decode worker chosen late.
-    Split(Slot, String),
+    Split(Slot, Reason),
     /// One token only: no decode leg follows.
-    PrefillOnly(Slot, String),
+    PrefillOnly(Slot, Reason),
     /// The decode worker prefills.
-    Local(Slot, String),
+    Local(Slot, Reason),
 }
 
 impl Plan {
@@ -35,6 +36,12 @@ impl Plan {
     pub(crate) fn worker(&self) -> &Worker {
         let (Self::Split(slot, _) | Self::PrefillOnly(slot, _) | Self::Local(slot, _)) = self;
         slot.worker()
+    }
+
+    /// The class of its reason.
+    pub(crate) fn why(&self) -> Why {
+        let (Self::Split(_, reason) | Self::PrefillOnly(_, reason) | Self::Local(_, reason)) = self;
+        reason.why
     }
 }
 
@@ -87,7 +94,8 @@ impl Directory {
         let prefill_usable = pool.usable(WorkerRole::Prefill, None);
         if wanted.tokens_left == 1 && !prefill_usable.is_empty() {
             let slot = pool.claim(&prefill_usable)?;
-            return Ok(Plan::PrefillOnly(slot, "prefill only: one token".into()));
+            let reason = Why::OneToken.because("prefill only: one token");
+            return Ok(Plan::PrefillOnly(slot, reason));
         }
         let decode_usable = pool.usable(WorkerRole::Decode, None);
         if decode_usable.is_empty() {
@@ -97,7 +105,8 @@ impl Directory {
             return Ok(Plan::Local(pool.claim(&decode_usable)?, reason));
         }
         if excluded.shuns_hand_offs() {
-            let reason = format!("local: {} hand-offs failed", excluded.hand_offs);
+            let words = format!("local: {} hand-offs failed", excluded.hand_offs);
+            let reason = Why::HandOffsFailed.because(words);
             return Ok(Plan::Local(pool.claim(&decode_usable)?, reason));
         }
         if let Some((worker, reason)) = pool.holder(&decode_usable) {
@@ -115,7 +124,7 @@ impl Directory {
         if !paired.is_empty() {
             return Ok(Plan::Split(
                 pool.claim(&paired)?,
-                "split: least loaded".into(),
+                Why::LeastLoaded.because("split: least loaded"),
             ));
         }
         let why_not = pool.why_not(WorkerRole::Prefill, None);
@@ -173,17 +182,19 @@ impl Offer {
 }
 
 /// Why a decode worker has to prefill by itself, where these are the prefill workers to be had.
-fn unpaired(decode: &Worker, prefill_usable: &[&Offer]) -> String {
+fn unpaired(decode: &Worker, prefill_usable: &[&Offer]) -> Reason {
     let own = &decode.info.fingerprint;
     let nearest = prefill_usable
         .iter()
         .map(|offer| own.differing_fields(&offer.view.worker.info.fingerprint))
         .min_by_key(Vec::len);
     nearest.map_or_else(
-        || "local: no prefill worker is usable".to_owned(),
+        || Why::NoPrefillWorker.because("local: no prefill worker is usable"),
         |differing| {
             let fields = differing.join(", ");
-            format!("local: no prefill worker matches this decode worker (differs in: {fields})")
+            Why::NoMatchingPrefillWorker.because(format!(
+                "local: no prefill worker matches this decode worker (differs in: {fields})"
+            ))
         },
     )
 }
@@ -277,13 +288,14 @@ impl<'a> Pool<'a> {
             .div_ceil(offer.view.worker.info.fingerprint.page_size.max(1))
     }
 
-    fn short_prompt(&self) -> Option<String> {
+    fn short_prompt(&self) -> Option<Reason> {
         let (tokens, limit) = (self.wanted.trunk_tokens(), self.wanted.local_tokens);
-        (tokens <= limit).then(|| format!("local: short prompt ({tokens} <= {limit})"))
+        let words = || format!("local: short prompt ({tokens} <= {limit})");
+        (tokens <= limit).then(|| Why::ShortPrompt.because(words()))
     }
 
     /// The decode worker that holds nearly all of the prompt, unless it is far busier than another.
-    fn holder<'o>(&self, usable: &[&'o Offer]) -> Option<(&'o Offer, String)> {
+    fn holder<'o>(&self, usable: &[&'o Offer]) -> Option<(&'o Offer, Reason)> {
         let tokens = self.wanted.trunk_tokens();
         let holder = usable.iter().max_by_key(|offer| offer.held)?;
         let work = self.candidate(holder).work;
@@ -294,7 +306,8 @@ impl<'a> Pool<'a> {
         let worth = holder.held > 0 && tokens - holder.held.min(tokens) <= self.wanted.local_tokens;
         let overloaded = work > 2 * least + 8 * SEQUENCE_WORK;
         let (name, held) = (&holder.view.worker.key.0, holder.held);
-        let reason = format!("local: {name} holds {held} of {tokens} prompt tokens");
+        let words = format!("local: {name} holds {held} of {tokens} prompt tokens");
+        let reason = Why::HoldsPrefix.because(words);
         (worth && !overloaded).then_some((*holder, reason))
     }
 

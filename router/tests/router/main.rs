@@ -15,6 +15,7 @@ mod http_streams;
 mod http_tokens;
 mod journey;
 mod limits;
+mod metrics;
 mod placement;
 mod prompt_logprobs;
 mod raw;
