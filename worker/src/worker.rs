@@ -300,6 +300,8 @@ impl Routers {
             &mut self.other
         }
     }
+}
+
 /// Legs of a worker since its start.
 pub(crate) struct LegFigures {
     pub(crate) started: u64,
