@@ -31,21 +31,21 @@ def check(findings, place, manifests, binary, health):
         k8s_01(findings, where, workload, container, environment)
 
 
-def command_line(findings, where, command, environment, binary):
+def command_line(findings, where, command, environment, binary, rule="flags"):
     """Every variable is one of the command's, and every value parses."""
     role, flags = command[0], binary.variables(command[0])
-    findings.expect(flags, "flags", where, f"`baton {role}` is no command")
+    findings.expect(flags, rule, where, f"`baton {role}` is no command")
     given = []
     for name, value in sorted(environment.items()):
         if name.startswith("OTEL_") or name in SECRETS:
-            findings.expect(binary.mentions(name), "flags", where, f"the binary does not know {name}")
+            findings.expect(binary.mentions(name), rule, where, f"the binary does not know {name}")
         elif name.startswith("BATON_"):
             # `baton health` runs in the same container.
             known = name in flags or name in binary.variables("health")
-            findings.expect(known, "flags", where, f"`baton {role}` has no variable {name}")
+            findings.expect(known, rule, where, f"`baton {role}` has no variable {name}")
             given += [f"{flags[name]}={value}"] if name in flags else []
     refused = binary.refusal([*command, *given])
-    findings.expect(refused is None, "flags", where, f"`baton {' '.join([*command, *given])}`: {refused}")
+    findings.expect(refused is None, rule, where, f"`baton {' '.join([*command, *given])}`: {refused}")
 
 
 def ports(findings, where, named, environment):

@@ -10,7 +10,7 @@ import sys
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-KUBERNETES = ROOT / "deploy" / "kubernetes"
+DEPLOY = ROOT / "deploy"
 WORKLOADS = ("Deployment", "StatefulSet")
 
 

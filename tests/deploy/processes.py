@@ -6,7 +6,7 @@
 import json
 import sys
 
-from manifests import KUBERNETES, Manifests, build
+from manifests import DEPLOY, Manifests, build
 
 
 def processes(manifests):
@@ -26,4 +26,4 @@ def processes(manifests):
 
 
 if __name__ == "__main__":
-    json.dump(list(processes(Manifests(build(KUBERNETES / "overlays" / sys.argv[1])))), sys.stdout)
+    json.dump(list(processes(Manifests(build(DEPLOY / "kubernetes" / "overlays" / sys.argv[1])))), sys.stdout)

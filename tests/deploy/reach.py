@@ -28,11 +28,12 @@ def check(findings, place, manifests):
     closed = [p for p in policies if p["spec"]["podSelector"] == {} and not {"ingress", "egress"} & set(p["spec"])]
     both = any(set(p["spec"]["policyTypes"]) == {"Ingress", "Egress"} for p in closed)
     findings.expect(both, "network", place, "no policy denies what no other policy allows")
-    expected = ALLOWED if "etcd" in pods else ALLOWED | EMBEDDED
+    members = [manifests.environment(*role)[0].get("BATON_MEMBERSHIP", "embedded") for role in manifests.roles()]
+    expected = ALLOWED | EMBEDDED if "embedded" in members else ALLOWED
     for target, workload in pods.items():
         for port, number in ports_of(workload).items():
             for source in (*pods, "stranger"):
-                if source == target or port == "metrics":
+                if source == target:
                     continue
                 may = leaves(policies, pods, source, workload, (port, number))
                 may = may and arrives(policies, pods, source, workload, (port, number))

@@ -16,6 +16,7 @@ mod clients;
 mod cluster;
 mod command_line;
 mod deploy;
+mod deploy_image;
 mod deploy_run;
 mod drain;
 mod etcd;

@@ -101,7 +101,8 @@ impl Process {
         Self::started(command.args(arguments))
     }
 
-    fn started(command: &mut Command) -> Self {
+    /// Starts any command that becomes `baton`, and waits for the ready line.
+    pub(crate) fn started(command: &mut Command) -> Self {
         let mut child = piped(command);
         let log = collect(child.stderr.take().expect("piped"));
         let (lines, ready) = mpsc::channel();
