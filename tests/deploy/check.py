@@ -80,9 +80,7 @@ def main():
         for overlay in sorted((copy / "kubernetes" / "overlays").iterdir()):
             check_overlay(findings, overlay, facts)
         check_files(findings, copy, facts)
-    for problem in findings.problems:
-        print(problem)
-    print(f"{findings.checked} checks, {len(findings.problems)} problems")
+    findings.report()
     sys.exit(1 if findings.problems or not findings.checked else 0)
 
 

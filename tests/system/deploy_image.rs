@@ -60,7 +60,11 @@ async fn the_service_runs_as_the_image_runs_it() {
     ]));
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid()));
     let status = status.expect("it runs");
-    for line in ["Uid:\t65532\t65532", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"] {
+    for line in [
+        "Uid:\t65532\t65532",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
         assert!(status.contains(line), "no {line:?} in {status}");
     }
     let client = Client::connect(process.address()).await;

@@ -7,11 +7,54 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::certificates::Authority;
 use crate::clients::tool;
 use crate::etcd_server::EtcdServer;
 use crate::health::Health;
 use crate::models::tiny_model;
 use crate::process::{PATIENCE, Process, Turn, baton, listening_ports};
+
+/// Name of the routers' Service for clients of the cluster.
+const SERVICE: &str = "baton-router.baton.svc";
+
+/// What a kubelet asks.
+enum Probe {
+    /// The health service at this port for this name.
+    Grpc(u16, String),
+    /// The container, by running this in it.
+    Exec(Vec<String>),
+}
+
+impl Probe {
+    fn new(value: &Value) -> Self {
+        if let Some(command) = value["command"].as_array() {
+            return Self::Exec(command.iter().map(text).collect());
+        }
+        let port = value["port"].as_u64().expect("a port") as u16;
+        Self::Grpc(port, text(&value["service"]))
+    }
+
+    async fn is_answered(&self, container: &Container) -> bool {
+        match self {
+            Self::Grpc(port, service) => {
+                let health = Health::connect(&format!("{}:{port}", container.host)).await;
+                health.is_serving(service).await
+            }
+            Self::Exec(command) => {
+                assert_eq!(command[0], "baton");
+                let asked = Command::new(env!("CARGO_BIN_EXE_baton"))
+                    .args(&command[1..])
+                    .envs(&container.environment)
+                    .output();
+                asked.expect("the binary starts").status.success()
+            }
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
+}
 
 /// One container.
 struct Container {
@@ -19,14 +62,15 @@ struct Container {
     arguments: Vec<String>,
     environment: BTreeMap<String, String>,
     ports: BTreeMap<String, u16>,
-    /// Kind of probe, port, service.
-    probes: Vec<(String, u16, String)>,
+    /// By kind of probe.
+    probes: Vec<(String, Probe)>,
+    /// Names that its certificate has.
+    names: Vec<String>,
     host: String,
 }
 
 impl Container {
     fn new(value: &Value) -> Self {
-        let text = |value: &Value| value.as_str().expect("text").to_owned();
         let entries = |name: &str| {
             value[name]
                 .as_object()
@@ -52,10 +96,10 @@ impl Container {
                 .map(|(name, port)| (name, port.as_u64().expect("a port") as u16))
                 .collect(),
             probes: entries("probes")
-                .map(|(kind, probe)| {
-                    let port = probe["port"].as_u64().expect("a port") as u16;
-                    (kind, port, text(&probe["service"]))
-                })
+                .map(|(kind, probe)| (kind, Probe::new(&probe)))
+                .collect(),
+            names: (value["certificate"].as_array().expect("a list").iter())
+                .map(text)
                 .collect(),
         }
     }
@@ -69,10 +113,6 @@ impl Container {
 
     fn start(&self) -> Process {
         Process::start_with(&self.arguments, &self.environment)
-    }
-
-    fn address(&self, port: &str) -> String {
-        format!("{}:{}", self.host, self.ports[port])
     }
 }
 
@@ -105,19 +145,23 @@ fn containers(overlay: &str, model: &str) -> [Container; 3] {
     })
 }
 
-/// Starts all three and asks what kubelets, clients and prefill workers ask.
-async fn assert_serves([router, prefill, decode]: &[Container; 3]) {
+/// Starts all three and asks what kubelets, clients and prefill workers ask; the client's curl takes these flags.
+async fn assert_serves([router, prefill, decode]: &[Container; 3], scheme: &str, flags: &[String]) {
     let serving = router.start();
-    let ready = Health::connect(&router.address("grpc")).await;
-    assert!(!ready.is_serving("ready").await, "ready without workers");
-    assert!(ready.is_serving("live").await);
+    for (kind, probe) in &router.probes {
+        let ready = kind == "readinessProbe";
+        assert_ne!(
+            probe.is_answered(router).await,
+            ready,
+            "{kind} without workers"
+        );
+    }
     let decoding = decode.start();
     let prefilling = prefill.start();
     for one in [router, prefill, decode] {
-        for (kind, port, service) in &one.probes {
-            let health = Health::connect(&format!("{}:{port}", one.host)).await;
-            let context = format!("{kind} of {} asks {service}", one.role);
-            until(&context, async || health.is_serving(service).await).await;
+        for (kind, probe) in &one.probes {
+            let what = format!("{kind} of {}", one.role);
+            until(&what, async || probe.is_answered(one).await).await;
         }
     }
     for (one, process) in [
@@ -132,12 +176,26 @@ async fn assert_serves([router, prefill, decode]: &[Container; 3]) {
     // Long enough to be split: its pages cross the port that the policies speak of.
     let words = "one two three four five six seven eight nine ten ".repeat(12);
     let body = json!({"prompt": words, "max_tokens": 4, "temperature": 0, "receipt": true});
+    let port = router.ports["http"];
     let answer = Command::new("curl")
-        .args(["--silent", "--max-time", "60", "--json", &body.to_string()])
-        .arg(format!("http://{}/v1/completions", router.address("http")))
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "60",
+            "--data",
+            &body.to_string(),
+        ])
+        .args(["--header", "Content-Type: application/json"])
+        .args(flags)
+        // By the name of its Service, which its certificate has.
+        .args(["--resolve", &format!("{SERVICE}:{port}:{}", router.host)])
+        .arg(format!("{scheme}://{SERVICE}:{port}/v1/completions"))
         .output()
         .expect("curl starts");
-    let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    let errors = String::from_utf8_lossy(&answer.stderr);
+    let answer: Value =
+        serde_json::from_slice(&answer.stdout).unwrap_or_else(|_| panic!("{errors}"));
     let receipt = &answer["receipts"][0];
     assert_eq!(answer["usage"]["completion_tokens"], 4, "{answer:#}");
     assert!(receipt.to_string().contains("tcp"), "{answer:#}");
@@ -150,7 +208,7 @@ async fn the_single_node_overlay_serves() {
     let _turn = Turn::take();
     let folder = tempfile::tempdir().expect("a folder");
     let model = tiny_model(folder.path()).display().to_string();
-    assert_serves(&containers("single-node", &model)).await;
+    assert_serves(&containers("single-node", &model), "http", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,7 +221,28 @@ async fn the_cpu_overlay_serves_with_an_etcd() {
     for one in &mut all {
         one.adapt("baton-etcd:2379", &etcd.endpoint());
     }
-    assert_serves(&all).await;
+    assert_serves(&all, "http", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_component_mtls_serves_and_is_probed() {
+    let _turn = Turn::take();
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path()).display().to_string();
+    let etcd = EtcdServer::start(&[]);
+    let authority = Authority::new(folder.path(), "peers");
+    let mut all = containers("cpu+mtls", &model);
+    for one in &mut all {
+        // Just the names of the manifest: the addresses of pods are in no certificate.
+        let names: Vec<&str> = one.names.iter().map(String::as_str).collect();
+        let signed = authority.sign_for(&one.role, &names);
+        one.adapt("baton-etcd:2379", &etcd.endpoint());
+        one.adapt("/etc/baton/tls/tls.crt", &signed.cert);
+        one.adapt("/etc/baton/tls/tls.key", &signed.key);
+        one.adapt("/etc/baton/tls/ca.crt", &authority.ca);
+    }
+    let flags = ["--cacert".to_owned(), authority.ca.clone()];
+    assert_serves(&all, "https", &flags).await;
 }
 
 #[test]
