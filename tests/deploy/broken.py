@@ -66,6 +66,7 @@ BREAKS = [
     ("prometheus/alerts.yaml", "alert: BatonErrors", "alert: BatonFaults", None, "alerts"),
     ("grafana/baton.json", "baton_resumes_total", "baton_resume_total", None, "metrics"),
     ("grafana/baton.json", "state!~", "status!~", None, "metrics"),
+    ("kubernetes/base/kustomization.yaml", "BATON_METRICS_LISTEN=0.0.0.0:9464", "BATON_METRICS_LISTEN=off", "cpu", "ports"),
     ("docker/Dockerfile", "USER 65532:65532", "USER baton", None, "image"),
     ("docker/Dockerfile", "debian:12.12-slim", "debian:latest", None, "image"),
     ("docker/Dockerfile", '"health", "live"', '"healthz"', None, "image"),

@@ -11,6 +11,7 @@ import tempfile
 
 import commands
 import image
+import manual
 import pods
 import queries
 import reach
@@ -66,6 +67,7 @@ def check_files(findings, deploy, facts):
     """What stands in deploy/ beside overlays."""
     image.check(findings, deploy / "docker", facts.binary)
     queries.check_files(findings, deploy, facts.metrics)
+    manual.check(findings, deploy, facts)
 
 
 def main():

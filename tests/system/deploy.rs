@@ -45,7 +45,14 @@ fn everything_in_deploy_fits_the_binary_and_itself() {
     let (holds, told) = checked();
     assert!(holds, "{told}");
     assert_hold(&["schema", "flags", "ports", "network", "security", "metrics"]);
-    assert_hold(&["alerts", "dashboard", "image", "compose", "references"]);
+    assert_hold(&[
+        "alerts",
+        "dashboard",
+        "image",
+        "compose",
+        "references",
+        "manual",
+    ]);
 }
 
 #[test]
