@@ -28,9 +28,9 @@ pub(super) struct Buffers {
     pub(super) attended: Rows,
     /// Of attention divided by spans: spans × heads parts of a row.
     pub(super) parts: Rows,
-    /// Gate, then up: tokens × 2 × intermediate. When the layers are done, wanted rows × vocabulary of
-    /// logits, without padding: nobody needs both at once, and both are large.
-    pub(super) gate_up: Rows,
+    /// Gated values: tokens × intermediate. When the layers are done, wanted rows × vocabulary of logits,
+    /// without padding: nobody needs both at once, and both are large.
+    pub(super) gated: Rows,
     /// Rotation table of each token's position.
     pub(super) rotations: Rows,
     /// Input of the next product.
@@ -76,7 +76,7 @@ impl Buffers {
             heads: rows(heads)?,
             attended: rows(queries)?,
             rotations: rows(2 * size(config.rope.dimensions))?,
-            gate_up: Rows::within(&mut arena, max_tokens, 2 * intermediate, logits)?,
+            gated: Rows::within(&mut arena, max_tokens, intermediate, logits)?,
             parts: Rows::within(
                 &mut arena,
                 limits.max_spans() * size(config.heads),

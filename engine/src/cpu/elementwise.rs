@@ -1,4 +1,4 @@
-//! Kernels over single rows: norms and the gate of the MLP. They know nothing of batches.
+//! Kernels over rows: norms and the gate of the MLP. They know nothing of batches.
 //!
 //! Rows are padded to whole vectors; padding of inputs to sums is zero.
 #![allow(unsafe_code)] // Vector loads and stores on rows whose length is asserted.
@@ -33,14 +33,6 @@ pub(crate) fn add_and_norm(
             out.as_mut_ptr(),
         );
     }
-}
-
-/// `out = silu(gate) * up`; all slices are padded to whole vectors (padding is computed too).
-pub(crate) fn gate(isa: Isa, gate: &[f32], up: &[f32], columns: usize, out: &mut [f32]) {
-    let padded = columns.next_multiple_of(LANES);
-    assert!(gate.len() >= padded && up.len() >= padded && out.len() >= padded);
-    // SAFETY: all rows hold `padded` values, as asserted.
-    unsafe { gate_kernel(isa, gate.as_ptr(), up.as_ptr(), padded, out.as_mut_ptr()) }
 }
 
 lanes_kernel! {
@@ -85,18 +77,29 @@ unsafe fn add_and_norm_body<V: Lanes>(
 }
 
 lanes_kernel! {
-    unsafe fn gate_kernel(gate: *const f32, up: *const f32, padded: usize, out: *mut f32) = gate_body
+    /// `out = silu(gate) * up` for one vector of each row.
+    ///
+    /// # Safety
+    /// As many vectors may be written, `stride` values apart, from `out` on; the instruction set is
+    /// available.
+    pub(crate) unsafe fn gate(gate: &[[f32; LANES]], up: &[[f32; LANES]], out: *mut f32, stride: usize)
+        = gate_body
 }
 
 #[inline(always)]
-unsafe fn gate_body<V: Lanes>(gate: *const f32, up: *const f32, padded: usize, out: *mut f32) {
+unsafe fn gate_body<V: Lanes>(
+    gate: &[[f32; LANES]],
+    up: &[[f32; LANES]],
+    out: *mut f32,
+    stride: usize,
+) {
     let one = V::splat(1.0);
-    for column in (0..padded).step_by(LANES) {
-        // SAFETY: `column < padded`, which all rows hold.
+    for (row, (gate, up)) in gate.iter().zip(up).enumerate() {
+        // SAFETY: one vector each, by the contract.
         unsafe {
-            let value = V::load(gate.add(column));
+            let value = V::load(gate.as_ptr());
             let silu = value.div(one.add(V::splat(0.0).sub(value).exp()));
-            silu.mul(V::load(up.add(column))).store(out.add(column));
+            silu.mul(V::load(up.as_ptr())).store(out.add(row * stride));
         }
     }
 }

@@ -5,7 +5,7 @@ use baton_model_file::{ModelConfig, ModelFile, Tensor, TensorType};
 
 use super::{
     lanes::LANES,
-    matmul::{ActivationForm, PackedMatrix},
+    matmul::{ActivationForm, PackError, PackedMatrix},
     memory::Arena,
     pages::LAYOUT_ID,
     rope::Rotations,
@@ -109,7 +109,7 @@ impl CpuModel {
 
     /// Name of the arithmetic, for the fingerprint: equal ids give equal bits.
     pub fn numerics_id(&self) -> &'static str {
-        "cpu/3"
+        "cpu/4"
     }
 }
 
@@ -146,6 +146,9 @@ fn check_supported(config: &ModelConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// A way to pack tensors into one matrix.
+type Pack = fn(&mut Arena, &[(TensorType, usize, &[u8])], usize) -> Result<PackedMatrix, PackError>;
+
 /// Reads tensors and packs them.
 struct Packer<'a> {
     file: &'a ModelFile,
@@ -164,14 +167,8 @@ impl Packer<'_> {
         (self.progress)(self.done.min(self.total), self.total);
         Ok(tensor)
     }
-}
 
-impl WeightSource for Packer<'_> {
-    type Matrix = PackedMatrix;
-    type Vector = Vec<f32>;
-    type Error = EngineError;
-
-    fn matrix(&mut self, names: &[String]) -> Result<PackedMatrix, EngineError> {
+    fn pack(&mut self, names: &[String], pack: Pack) -> Result<PackedMatrix, EngineError> {
         let tensors = names
             .iter()
             .map(|name| self.read(name))
@@ -181,13 +178,26 @@ impl WeightSource for Packer<'_> {
             .iter()
             .map(|tensor| (tensor.kind, tensor.rows, &*tensor.data))
             .collect();
-        let packed =
-            PackedMatrix::pack_within(&mut self.arena, &parts, columns).map_err(|error| {
-                EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
-            })?;
+        let packed = pack(&mut self.arena, &parts, columns).map_err(|error| {
+            EngineError::Tensors(vec![format!("{}: {error}", names.join(", "))])
+        })?;
         self.forms = self.forms.union(packed.form());
         self.packed += packed.bytes();
         Ok(packed)
+    }
+}
+
+impl WeightSource for Packer<'_> {
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+    type Error = EngineError;
+
+    fn matrix(&mut self, names: &[String]) -> Result<PackedMatrix, EngineError> {
+        self.pack(names, PackedMatrix::pack_within)
+    }
+
+    fn pair(&mut self, names: &[String; 2]) -> Result<PackedMatrix, EngineError> {
+        self.pack(names, PackedMatrix::pack_pair_within)
     }
 
     /// Padded with zeros to whole vectors.

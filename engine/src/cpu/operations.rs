@@ -4,7 +4,7 @@
 //! product, or whole query rows. Which operations run in which order is the model's business.
 //!
 //! A layer takes at most ten runs of the team, each of which ends with a barrier: norm, Q/K/V, rotation
-//! with the page write, attention, its quantisation, output, norm, gate/up, gate, down. A step of few rows
+//! with the page write, attention, its quantisation, output, norm, gate/up, its quantisation, down. A step of few rows
 //! (one to four of the default model) takes five: the four products and attention. What lies between is
 //! done by the caller alone in less time than a barrier takes, while the others fetch the beginning of
 //! their part of the next matrix.
@@ -19,7 +19,7 @@ use self::{attend::AttentionShape, heads::HeadStore};
 use super::{
     buffers::Buffers,
     elementwise,
-    matmul::{OutputView, PackedMatrix, ROW_TILE, matmul},
+    matmul::{Activations, OutputView, PackedMatrix, ROW_TILE, matmul},
     model::CpuModel,
     pages::Pages,
     plan::Plan,
@@ -41,7 +41,8 @@ const MIN_TASK_VALUES: usize = 2_048;
 /// Most bytes of weights that a thread takes at once: with many tokens, they stay in the second-level
 /// cache while all tokens pass.
 const BITE_BYTES: usize = 144 << 10;
-/// Least bytes of weights that a thread takes at once: reading them takes longer than taking them.
+/// Least bytes of weights that a thread takes at once for a single token: reading them takes longer than
+/// taking them.
 const MIN_BITE_BYTES: usize = 12 << 10;
 
 /// One step's view of the engine.
@@ -196,19 +197,10 @@ impl Operations for CpuOperations<'_> {
         } else {
             self.attend_by_tasks(shape);
         }
-        let isa = self.isa;
+        let (isa, tokens) = (self.isa, self.plan.rows.len());
         let attended = self.buffers.attended.share();
         let activations = &self.buffers.activations;
-        let columns = next.columns();
-        for_rows(self.threads, self.plan.rows.len(), columns, |_, range| {
-            for at in range {
-                // SAFETY: each row belongs to one task; results are not written now.
-                unsafe {
-                    let row = &attended.row(at)[..columns];
-                    activations.quantize_rows(isa, next.form(), at..at + 1, columns, row);
-                }
-            }
-        });
+        quantize(self.threads, isa, attended, tokens, next, activations);
     }
 
     fn project(&mut self, weights: &PackedMatrix, then: &PackedMatrix) {
@@ -228,28 +220,11 @@ impl Operations for CpuOperations<'_> {
 
     fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
         self.threads.announce(down.memory());
-        let (isa, tokens, columns) = (self.isa, self.plan.rows.len(), down.columns());
-        let halves = self.buffers.gate_up.share();
-        let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
-        multiply(self.threads, isa, gate_up, activations, tokens, halves);
-        for_rows(self.threads, tokens, 2 * columns, |thread, range| {
-            // SAFETY: `thread` is this thread's own number.
-            let out = unsafe { &mut scratch.get(thread).row };
-            for at in range {
-                // SAFETY: each row of the activations belongs to one task; halves are not written now.
-                unsafe {
-                    let row = halves.row(at);
-                    elementwise::gate(isa, row, &row[columns..], columns, out);
-                    activations.quantize_rows(
-                        isa,
-                        down.form(),
-                        at..at + 1,
-                        columns,
-                        &out[..columns],
-                    );
-                }
-            }
-        });
+        let (isa, tokens) = (self.isa, self.plan.rows.len());
+        let gated = self.buffers.gated.share();
+        let activations = &self.buffers.activations;
+        multiply(self.threads, isa, gate_up, activations, tokens, gated);
+        quantize(self.threads, isa, gated, tokens, down, activations);
         self.project(down, then);
     }
 
@@ -278,10 +253,31 @@ impl Operations for CpuOperations<'_> {
             }
         });
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.gate_up.values_mut()[..wanted.len() * vocabulary];
+        let logits = &mut self.buffers.gated.values_mut()[..wanted.len() * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         multiply_into(self.threads, isa, output, activations, wanted.len(), out);
     }
+}
+
+/// Input of `next` = the first `count` of `rows`.
+fn quantize(
+    threads: &mut Threads,
+    isa: Isa,
+    rows: SharedRows<'_>,
+    count: usize,
+    next: &PackedMatrix,
+    activations: &Activations,
+) {
+    let columns = next.columns();
+    for_rows(threads, count, columns, |_, range| {
+        for at in range {
+            // SAFETY: each row of the activations belongs to one task; `rows` are not written now.
+            unsafe {
+                let row = &rows.row(at)[..columns];
+                activations.quantize_rows(isa, next.form(), at..at + 1, columns, row);
+            }
+        }
+    });
 }
 
 /// Divides `rows` rows of `values` values each among the threads, pairs of neighbours together; too
@@ -300,12 +296,12 @@ fn for_rows(
     });
 }
 
-/// `out` = `weights` × activations of the first `tokens` rows.
+/// `out` = product of `weights` with the activations of the first `tokens` rows.
 pub(super) fn multiply(
     threads: &mut Threads,
     isa: Isa,
     weights: &PackedMatrix,
-    activations: &super::matmul::Activations,
+    activations: &Activations,
     tokens: usize,
     out: SharedRows<'_>,
 ) {
@@ -319,23 +315,23 @@ pub(super) fn multiply_into(
     threads: &mut Threads,
     isa: Isa,
     weights: &PackedMatrix,
-    activations: &super::matmul::Activations,
+    activations: &Activations,
     tokens: usize,
     out: OutputView<'_>,
 ) {
     if tokens == 0 {
         return;
     }
-    let (count, rows) = (threads.count(), weights.rows());
-    // Outputs of an item.
-    let many = (MIN_BITE_BYTES * rows / weights.bytes())
-        .next_multiple_of(ROW_TILE)
-        .max(ROW_TILE);
+    let (count, rows) = (threads.count(), weights.outputs());
+    let tile_bytes = weights.bytes() * ROW_TILE / rows.next_multiple_of(ROW_TILE);
+    // Outputs of an item: few, as several threads end together then, but worth taking.
+    let least = (MIN_BITE_BYTES / tile_bytes.max(1)).div_ceil(tokens).max(1);
+    let many = least * ROW_TILE;
     let part = |thread| {
         let share = weights.share(thread, count);
         share.start.div_ceil(many)..share.end.div_ceil(many)
     };
-    let most = BITE_BYTES / MIN_BITE_BYTES;
+    let most = (BITE_BYTES / (least * tile_bytes).max(1)).max(1);
     threads.run_parts(rows.div_ceil(many), most, part, |_, bite| {
         let outputs = bite.start * many..rows.min(bite.end * many);
         // SAFETY: each bite has its own outputs; the activations are not written now, and were

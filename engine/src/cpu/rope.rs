@@ -114,38 +114,75 @@ impl Rotations {
     ) {
         assert!(table.len() == self.table_len() && 2 * self.pairs() <= width);
         let (cosines, sines) = table.split_at(table.len() / 2);
-        for head in heads.chunks_exact_mut(width) {
-            let (rotated, rest) = head.split_at_mut(2 * self.pairs());
-            // SAFETY: the slices have the lengths that the kernels name; the instruction set was
-            // checked at construction.
-            unsafe {
-                match self.pairing {
-                    RopePairing::HalfSplit => rotate_halves(isa, rotated, cosines, sines, scale),
-                    RopePairing::Interleaved => {
-                        rotate_neighbours(isa, rotated, cosines, sines, scale);
-                    }
+        // SAFETY: a head has the values that rotate; the instruction set was checked at construction.
+        unsafe {
+            match self.pairing {
+                RopePairing::HalfSplit => {
+                    rotate_all_halves(isa, heads, width, cosines, sines, scale);
                 }
-            }
-            for value in rest {
-                *value *= scale;
+                RopePairing::Interleaved => {
+                    rotate_all_neighbours(isa, heads, width, cosines, sines, scale);
+                }
             }
         }
     }
 }
 
 lanes_kernel! {
-    unsafe fn rotate_neighbours(head: &mut [f32], cosines: &[f32], sines: &[f32], scale: f32)
-        = rotate_neighbours_body
+    unsafe fn rotate_all_neighbours(
+        heads: &mut [f32], width: usize, cosines: &[f32], sines: &[f32], scale: f32,
+    ) = all_neighbours
 }
 lanes_kernel! {
-    unsafe fn rotate_halves(head: &mut [f32], cosines: &[f32], sines: &[f32], scale: f32)
-        = rotate_halves_body
+    unsafe fn rotate_all_halves(
+        heads: &mut [f32], width: usize, cosines: &[f32], sines: &[f32], scale: f32,
+    ) = all_halves
+}
+
+/// # Safety
+/// `cosines` and `sines` are equally long, and not longer than a head of `width`.
+#[inline(always)]
+unsafe fn all_neighbours<V: Lanes>(
+    heads: &mut [f32],
+    width: usize,
+    cosines: &[f32],
+    sines: &[f32],
+    scale: f32,
+) {
+    for head in heads.chunks_exact_mut(width) {
+        let (rotated, rest) = head.split_at_mut(cosines.len());
+        // SAFETY: by the contract.
+        unsafe { rotate_neighbours::<V>(rotated, cosines, sines, scale) };
+        for value in rest {
+            *value *= scale;
+        }
+    }
+}
+
+/// # Safety
+/// `cosines` and `sines` are equally long, and together not longer than a head of `width`.
+#[inline(always)]
+unsafe fn all_halves<V: Lanes>(
+    heads: &mut [f32],
+    width: usize,
+    cosines: &[f32],
+    sines: &[f32],
+    scale: f32,
+) {
+    for head in heads.chunks_exact_mut(width) {
+        let (rotated, rest) = head.split_at_mut(2 * cosines.len());
+        // SAFETY: by the contract.
+        unsafe { rotate_halves::<V>(rotated, cosines, sines, scale) };
+        for value in rest {
+            *value *= scale;
+        }
+    }
 }
 
 /// # Safety
 /// All slices are equally long.
 #[inline(always)]
-unsafe fn rotate_neighbours_body<V: Lanes>(
+unsafe fn rotate_neighbours<V: Lanes>(
     head: &mut [f32],
     cosines: &[f32],
     sines: &[f32],
@@ -172,12 +209,7 @@ unsafe fn rotate_neighbours_body<V: Lanes>(
 /// # Safety
 /// `head` is twice as long as the other slices.
 #[inline(always)]
-unsafe fn rotate_halves_body<V: Lanes>(
-    head: &mut [f32],
-    cosines: &[f32],
-    sines: &[f32],
-    scale: f32,
-) {
+unsafe fn rotate_halves<V: Lanes>(head: &mut [f32], cosines: &[f32], sines: &[f32], scale: f32) {
     let (first, second) = head.split_at_mut(cosines.len());
     let whole = first.len() / LANES * LANES;
     for at in (0..whole).step_by(LANES) {

@@ -11,7 +11,7 @@ pub(crate) struct LayerWeights<M, V> {
     heads: HeadParts<V>,
     attention_output: M,
     mlp_norm: V,
-    /// Gate, then up.
+    /// The pair of gate and up.
     gate_up: M,
     down: M,
 }
@@ -56,7 +56,7 @@ pub(super) fn load<S: WeightSource>(
         heads: head_parts(source, &name)?,
         attention_output: source.matrix(&attention_output)?,
         mlp_norm: source.vector(&[weight("post_attention_layernorm")])?,
-        gate_up: source.matrix(&gate_up)?,
+        gate_up: source.pair(&gate_up)?,
         down: source.matrix(&down)?,
     })
 }

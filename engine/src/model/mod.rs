@@ -34,6 +34,8 @@ pub(crate) trait WeightSource {
     type Error;
     /// One matrix whose outputs are those of the named tensors, in order.
     fn matrix(&mut self, names: &[String]) -> Result<Self::Matrix, Self::Error>;
+    /// One matrix whose outputs are silu(first × input) · (second × input).
+    fn pair(&mut self, names: &[String; 2]) -> Result<Self::Matrix, Self::Error>;
     /// One vector that is the named tensors, in order.
     fn vector(&mut self, names: &[String]) -> Result<Self::Vector, Self::Error>;
 }
@@ -58,7 +60,7 @@ pub(crate) trait Operations {
     fn attend(&mut self, layer: u32, next: &Self::Matrix);
     /// Last product = `weights` × input.
     fn project(&mut self, weights: &Self::Matrix, then: &Self::Matrix);
-    /// Last product = `down` × (silu(gate) · up), where `gate_up` × input is gate, then up.
+    /// Last product = `down` × (silu(gate × input) · (up × input)), where `gate_up` is the pair of both.
     fn gated_mlp(&mut self, gate_up: &Self::Matrix, down: &Self::Matrix, then: &Self::Matrix);
     /// Logits = `output` × norm of (stream + last product), of the requested rows alone.
     fn logits(&mut self, norm: &Self::Vector, output: &Self::Matrix);

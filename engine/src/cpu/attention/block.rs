@@ -157,18 +157,17 @@ unsafe fn block<V: Lanes, T: Tile, const R: usize>(
         let vectors = seen[R - 1].div_ceil(LANES);
         let queries = queries.add(row * head_dim);
         score::<V, T, R>(tile, queries, head_dim / 2, vectors, scores);
+        let (sums, stride) = (scratch.parts.row(row), part_values(head_dim));
         for r in 0..R {
-            let mut state = state(scratch.parts.row(row + r), head_dim);
+            let mut state = state(sums.add(r * stride), head_dim);
             let (scores, weights) = (scores.add(r * TILE), weights.add(r * TILE));
             weigh::<V, T>(scores, seen[r], weights, &mut state);
         }
-        let (sums, stride) = (scratch.parts.row(row), part_values(head_dim));
         let columns = head_dim.div_ceil(LANES);
         let mut column = 0;
         while column < columns {
             let sums = sums.add(column * LANES);
-            // More sums than registers beside the operands would be kept in memory.
-            if V::WIDE && R <= 4 && column + 4 <= columns {
+            if V::WIDE && column + 4 <= columns {
                 gather_values::<V, T, R, 4>(tile, weights, seen, sums, stride, column);
                 column += 4;
             } else if column + 2 <= columns {

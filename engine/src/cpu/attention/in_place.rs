@@ -58,10 +58,9 @@ impl Tile for InPlace {
         }
     }
     #[inline(always)]
-    fn fetch_values(&self, pair: usize, columns: Range<usize>) {
-        const PAIRS: usize = LANES / 2;
+    fn fetch_values(&self, (vector, pair): (usize, usize), columns: Range<usize>) {
         if let Some([_, values]) = &self.next {
-            let row = values[pair / PAIRS].wrapping_add(pair % PAIRS * self.value_stride);
+            let row = values[vector].wrapping_add(pair * self.value_stride);
             for column in columns {
                 fetch_line(row.wrapping_add(column * 2 * LANES));
             }
@@ -73,11 +72,10 @@ impl Tile for InPlace {
         unsafe { V::load_pairs(self.keys[vector].add(pair * self.key_stride)) }
     }
     #[inline(always)]
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> V::Pairs {
-        const PAIRS: usize = LANES / 2;
+    unsafe fn values<V: Lanes>(&self, (vector, pair): (usize, usize), column: usize) -> V::Pairs {
         // SAFETY: the pair of tokens is inside the head's V.
         unsafe {
-            let row = self.values[pair / PAIRS].add(pair % PAIRS * self.value_stride);
+            let row = self.values[vector].add(pair * self.value_stride);
             V::load_pairs(row.add(column * 2 * LANES))
         }
     }

@@ -47,6 +47,8 @@ use crate::Isa;
 pub(crate) const TILE: usize = 64;
 /// Vectors of a tile.
 const VECTORS: usize = TILE / LANES;
+/// Pairs of keys of a vector.
+const PAIRS: usize = LANES / 2;
 /// Most query rows that a kernel keeps in registers.
 const BLOCK: usize = 6;
 /// Query rows that one task should have, at least one token's.

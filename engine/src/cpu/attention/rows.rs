@@ -3,12 +3,17 @@
 //! Every row has its own chain of operations; rows only share loads. Which rows and tiles meet is
 //! not decided here.
 
-use super::{TILE, VECTORS, tile::Tile};
+use super::{PAIRS, TILE, VECTORS, tile::Tile};
 use crate::cpu::lanes::{LANES, Lanes};
 
 /// Running sums below this become zero when they are scaled down, so that none is ever subnormal:
 /// what is added to them is a multiple of 2^-114.
 const FLUSH: f32 = f32::from_bits((127 - 100) << 23);
+
+/// A row's weights are relative to its largest score only once that exceeds the one before by so many
+/// powers of two: until then they may be as large as two to its power. Mostly, a row's first tile sets
+/// what holds for the rest, and no branch is mispredicted for the sake of a slightly larger score.
+const HEADROOM: f32 = 8.0;
 
 /// Scores of `R` rows against the tile's first `vectors` vectors of keys.
 ///
@@ -75,7 +80,7 @@ unsafe fn score_vectors<V: Lanes, T: Tile, const R: usize, const C: usize>(
 
 /// A row's running softmax.
 pub(super) struct RowState<'a> {
-    /// Largest score so far, at least.
+    /// Largest score so far, or one that is less by at most [`HEADROOM`].
     pub(super) largest: &'a mut f32,
     /// Sums of weights: [`LANES`] of them.
     pub(super) totals: *mut f32,
@@ -110,12 +115,12 @@ pub(super) unsafe fn soften<V: Lanes>(
         }
         let [a, b, c, d] = row;
         let peaks = a.max(b).max(c.max(d));
-        if peaks.any_greater(V::splat(*state.largest)) {
+        if peaks.any_greater(V::splat(*state.largest + HEADROOM)) {
             rescale::<V>(peaks.largest(), state);
         }
         let largest = V::splat(*state.largest);
         for (v, lanes) in row.iter_mut().enumerate() {
-            *lanes = lanes.sub(largest).exp2_of_negative();
+            *lanes = lanes.sub(largest).exp2();
             if seen < TILE {
                 // Where nothing was seen yet, a hidden score less the largest is not a number.
                 *lanes = lanes.first(seen.saturating_sub(v * LANES), zero);
@@ -154,7 +159,7 @@ pub(super) unsafe fn weigh<V: Lanes, T: Tile>(
 /// The state's pointers are good for what it says.
 #[inline(always)]
 unsafe fn rescale<V: Lanes>(largest: f32, state: &mut RowState<'_>) {
-    let kept = V::splat(*state.largest - largest).exp2_of_negative();
+    let kept = V::splat(*state.largest - largest).exp2();
     *state.largest = largest;
     // SAFETY: totals are one vector, sums `width / LANES` vectors.
     unsafe {
@@ -190,16 +195,20 @@ pub(super) unsafe fn gather_values<V: Lanes, T: Tile, const R: usize, const D: u
                 acc[r][d] = V::load(sums.add(r * width + d * LANES));
             }
         }
-        for pair in 0..seen[0] / 2 {
-            tile.fetch_values(pair, column..column + D);
-            let mut values = [tile.values::<V>(pair, column); D];
-            for (d, values) in values.iter_mut().enumerate().skip(1) {
-                *values = tile.values(pair, column + d);
-            }
-            for r in 0..R {
-                let x = weights.add(r * TILE + 2 * pair);
-                for d in 0..D {
-                    acc[r][d] = T::dot(acc[r][d], values[d], x);
+        let pairs = seen[0] / 2;
+        for vector in 0..pairs.div_ceil(PAIRS) {
+            let weights = weights.add(vector * LANES);
+            for pair in 0..PAIRS.min(pairs - vector * PAIRS) {
+                tile.fetch_values((vector, pair), column..column + D);
+                let mut values = [tile.values::<V>((vector, pair), column); D];
+                for (d, values) in values.iter_mut().enumerate().skip(1) {
+                    *values = tile.values((vector, pair), column + d);
+                }
+                for r in 0..R {
+                    let x = weights.add(r * TILE + 2 * pair);
+                    for d in 0..D {
+                        acc[r][d] = T::dot(acc[r][d], values[d], x);
+                    }
                 }
             }
         }
@@ -235,7 +244,7 @@ unsafe fn gather_rest<V: Lanes, T: Tile, const D: usize>(
         for d in 0..D {
             let mut sum = V::load(sums.add(d * LANES));
             for pair in pair..seen.div_ceil(2) {
-                let mut values = tile.values::<V>(pair, column + d);
+                let mut values = tile.values::<V>((pair / PAIRS, pair % PAIRS), column + d);
                 if 2 * pair + 1 == seen {
                     // The second key of the last pair may be anything, even not-a-number.
                     values = T::first_only::<V>(values);

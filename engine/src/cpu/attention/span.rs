@@ -84,8 +84,8 @@ pub(super) unsafe fn join<V: Lanes>(part: *mut f32, next: *const f32, head_dim: 
         let (part, next) = (state(part, head_dim), state(next.cast_mut(), head_dim));
         let (ours, theirs) = (*part.largest, *next.largest);
         let largest = if ours > theirs { ours } else { theirs };
-        let ours = V::splat(ours - largest).exp2_of_negative();
-        let theirs = V::splat(theirs - largest).exp2_of_negative();
+        let ours = V::splat(ours - largest).exp2();
+        let theirs = V::splat(theirs - largest).exp2();
         *part.largest = largest;
         // Totals lie behind the sums.
         for at in (0..part.width + LANES).step_by(LANES) {

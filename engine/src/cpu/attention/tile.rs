@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use baton_kv_cache::KvDtype;
 
-use super::{Query, TILE, codes::CodeMemory};
+use super::{PAIRS, Query, TILE, codes::CodeMemory};
 use crate::cpu::{
     lanes::{LANES, Lanes},
     pages::{Bf16, Element, Pages, Plain},
@@ -42,17 +42,18 @@ pub(super) trait Tile {
     fn fetch_keys(&self, _: Range<usize>, _: usize) {}
     /// Asks for what [`Self::values`] gives for these columns of the next tile.
     #[inline(always)]
-    fn fetch_values(&self, _: usize, _: Range<usize>) {}
+    fn fetch_values(&self, _: (usize, usize), _: Range<usize>) {}
     /// Dimensions `2 * pair` and `2 * pair + 1` of 16 keys.
     ///
     /// # Safety
     /// `vector` is below `count / 16` rounded up, `pair` below `head_dim / 2`.
     unsafe fn keys<V: Lanes>(&self, vector: usize, pair: usize) -> Self::Pair<V>;
-    /// 16 dimensions from `16 * column` on of keys `2 * pair` and `2 * pair + 1`.
+    /// 16 dimensions from `16 * column` on of a pair of keys: which 16 keys, and which pair of these.
     ///
     /// # Safety
-    /// `pair` is below `count / 2` rounded up; what belongs to keys from `count` on is unspecified.
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> Self::Pair<V>;
+    /// The first is below `count / 16` rounded up, the second below [`PAIRS`]; what belongs to keys
+    /// from `count` on is unspecified.
+    unsafe fn values<V: Lanes>(&self, pair: (usize, usize), column: usize) -> Self::Pair<V>;
     /// Stores 32 queries or weights and returns them; none is a tiny number other than zero.
     ///
     /// # Safety
@@ -177,7 +178,8 @@ impl Tile for Halves {
         unsafe { V::load_pairs(self.keys.add(2 * (pair * TILE + vector * LANES))) }
     }
     #[inline(always)]
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> V::Pairs {
+    unsafe fn values<V: Lanes>(&self, (vector, pair): (usize, usize), column: usize) -> V::Pairs {
+        let pair = vector * PAIRS + pair;
         // SAFETY: the pair's row of `width` pairs is in memory.
         unsafe { V::load_pairs(self.values.add(2 * (pair * self.width + column * LANES))) }
     }
@@ -227,7 +229,8 @@ impl Tile for Floats {
         }
     }
     #[inline(always)]
-    unsafe fn values<V: Lanes>(&self, pair: usize, column: usize) -> (V, V) {
+    unsafe fn values<V: Lanes>(&self, (vector, pair): (usize, usize), column: usize) -> (V, V) {
+        let pair = vector * PAIRS + pair;
         // SAFETY: rows `2 * pair` and the next are in memory.
         unsafe {
             let row = self.values.add(2 * pair * self.width + column * LANES);

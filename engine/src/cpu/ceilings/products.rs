@@ -2,7 +2,7 @@
 //! them.
 //!
 //! They are visited by the same pass over the model that a step makes, so both always agree. What is
-//! multiplied is whatever the buffers hold: no time depends on it.
+//! multiplied is whatever the buffers hold: no time depends on it. The gate of the MLP is part of its product.
 
 use super::super::{
     buffers::Buffers,
@@ -105,7 +105,7 @@ impl Operations for Products<'_> {
 
     fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
         self.threads.announce(down.memory());
-        let out = self.buffers.gate_up.share();
+        let out = self.buffers.gated.share();
         let x = &self.buffers.activations;
         multiply(self.threads, self.isa, gate_up, x, self.tokens, out);
         self.project(down, then);
@@ -113,7 +113,7 @@ impl Operations for Products<'_> {
 
     fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.gate_up.values_mut()[..self.rows * vocabulary];
+        let logits = &mut self.buffers.gated.values_mut()[..self.rows * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         let x = &self.buffers.activations;
         multiply_into(self.threads, self.isa, output, x, self.rows, out);

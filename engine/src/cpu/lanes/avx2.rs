@@ -232,6 +232,18 @@ impl Lanes for Avx2Lanes {
         }
     }
     #[inline(always)]
+    fn zero_where_less(self, value: Self, limit: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let low = _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0);
+            let high = _mm256_cmp_ps::<_CMP_LT_OQ>(value.1, limit.1);
+            Self(
+                _mm256_andnot_ps(low, self.0),
+                _mm256_andnot_ps(high, self.1),
+            )
+        }
+    }
+    #[inline(always)]
     fn first(self, count: usize, other: Self) -> Self {
         // SAFETY: see above.
         unsafe {

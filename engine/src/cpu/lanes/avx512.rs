@@ -151,6 +151,15 @@ impl<const UNIT: bool> Lanes for Avx512Lanes<UNIT> {
         }
     }
     #[inline(always)]
+    fn zero_where_less(self, value: Self, limit: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            // Not less than: true for not-a-number.
+            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(value.0, limit.0);
+            Self(_mm512_maskz_mov_ps(kept, self.0))
+        }
+    }
+    #[inline(always)]
     fn first(self, count: usize, other: Self) -> Self {
         let mask = if count >= 16 {
             u16::MAX

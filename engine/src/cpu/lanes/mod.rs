@@ -125,6 +125,8 @@ pub(crate) trait Lanes: CodeLanes {
     fn min(self, other: Self) -> Self;
     /// Lanes of `self` where `value < limit`, else lanes of `other`.
     fn where_less(self, value: Self, limit: Self, other: Self) -> Self;
+    /// Lanes of `self`, but 0 where `value < limit`.
+    fn zero_where_less(self, value: Self, limit: Self) -> Self;
     /// Lanes of `self` below `count`, else lanes of `other`.
     fn first(self, count: usize, other: Self) -> Self;
     /// `self * 2^n` by exponent arithmetic, where `shifted` is `n + 1.5 * 2^23` as f32; the result
@@ -153,18 +155,17 @@ pub(crate) trait Lanes: CodeLanes {
             p = p.fma(r, Self::splat(coefficient));
         }
         let p = p.fma(r.mul(r), r).add(Self::splat(1.0));
-        Self::splat(0.0).where_less(self, low, p.scale_by_power(shifted))
+        p.scale_by_power(shifted).zero_where_less(self, low)
     }
 
-    /// `2^self` for lanes of at most 0, within 2 units in the last place; exactly 0 below -49;
+    /// `2^self` for lanes of at most 127, within 2 units in the last place; exactly 0 below -49;
     /// not-a-number stays so.
     #[inline(always)]
-    fn exp2_of_negative(self) -> Self {
+    fn exp2(self) -> Self {
         const SHIFT: f32 = 12_582_912.0;
-        let low = Self::splat(-49.0);
-        let x = low.max(self);
-        let shifted = x.add(Self::splat(SHIFT));
-        let f = x.sub(shifted.sub(Self::splat(SHIFT)));
+        // What comes of lanes below the limit is not used.
+        let shifted = self.add(Self::splat(SHIFT));
+        let f = self.sub(shifted.sub(Self::splat(SHIFT)));
         // (2^f - 1) / f on -0.5..=0.5 (Cephes, `exp2f`).
         let mut p = Self::splat(1.535_336_2e-4);
         for coefficient in [
@@ -177,7 +178,8 @@ pub(crate) trait Lanes: CodeLanes {
             p = p.fma(f, Self::splat(coefficient));
         }
         let p = p.fma(f, Self::splat(1.0));
-        Self::splat(0.0).where_less(self, low, p.scale_by_power(shifted))
+        p.scale_by_power(shifted)
+            .zero_where_less(self, Self::splat(-49.0))
     }
 }
 

@@ -154,6 +154,10 @@ impl Lanes for PortableLanes {
         }))
     }
     #[inline(always)]
+    fn zero_where_less(self, value: Self, limit: Self) -> Self {
+        Self::splat(0.0).where_less(value, limit, self)
+    }
+    #[inline(always)]
     fn first(self, count: usize, other: Self) -> Self {
         Self(std::array::from_fn(|lane| {
             if lane < count {

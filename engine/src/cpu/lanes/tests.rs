@@ -5,7 +5,7 @@ use crate::Isa;
 use baton_model_file::fixtures::Random;
 
 /// Results of one run over three vectors of inputs.
-const RESULTS: usize = 20;
+const RESULTS: usize = 21;
 
 lanes_kernel! {
     unsafe fn everything(a: &[f32; LANES], b: &[f32; LANES], c: &[f32; LANES], out: &mut [[f32; LANES]; RESULTS])
@@ -56,11 +56,12 @@ unsafe fn everything_body<V: Lanes>(
             x.swap_pairs(),
             V::splat(0.5).dot_pairs(pairs, one),
             V::splat(0.5).dot_pairs(V::without_seconds(pairs), one),
-            x.min(V::splat(0.0)).exp2_of_negative(),
+            x.min(V::splat(0.0)).exp2(),
             V::splat(if x.any_greater(y) { 1.0 } else { 0.0 }),
             x.without_below(2.0),
             V::load(widen(0).as_ptr()),
             V::load(widen(LANES).as_ptr()),
+            y.zero_where_less(x, z),
         ];
         for (result, out) in results.iter().zip(out) {
             result.store(out.as_mut_ptr());

@@ -48,6 +48,14 @@ pub enum PackError {
         /// What was given.
         actual: usize,
     },
+    /// A pair needs a partner for each row.
+    #[error("a pair of matrices of {first} and {second} rows")]
+    Pair {
+        /// Rows of the first.
+        first: usize,
+        /// Rows of the second.
+        second: usize,
+    },
     /// Beyond what any machine holds.
     #[error("{rows} × {columns} values of {kind:?} exceed {MAX_BYTES} bytes")]
     TooLarge {
@@ -68,11 +76,13 @@ pub enum PackError {
     },
 }
 
-/// A weight matrix: `rows` output features by `columns` input features.
+/// A weight matrix: `rows` output features by `columns` input features. In a *pair* the panels of two
+/// matrices take turns, and a product gates the outputs of the first with those of the second.
 #[derive(Debug)]
 pub struct PackedMatrix {
     rows: usize,
     columns: usize,
+    pair: bool,
     segments: Vec<Segment>,
     data: Buffer,
 }
@@ -85,6 +95,8 @@ pub(super) struct Segment {
     /// Byte offset of the first panel.
     start: usize,
     pub(super) panel_bytes: usize,
+    /// Bytes from one panel to the next.
+    pub(super) stride: usize,
 }
 
 impl PackedMatrix {
@@ -121,7 +133,33 @@ impl PackedMatrix {
         parts: &[(TensorType, usize, &[u8])],
         columns: usize,
     ) -> Result<Self, PackError> {
-        let mut segments = Vec::with_capacity(parts.len());
+        Self::pack_parts(arena, parts, columns, false)
+    }
+
+    /// Packs two tensors of the same shape as a pair.
+    ///
+    /// # Errors
+    /// As [`PackedMatrix::pack_rows`], and if the two have not equally many rows.
+    pub fn pack_pair_within(
+        arena: &mut Arena,
+        parts: &[(TensorType, usize, &[u8])],
+        columns: usize,
+    ) -> Result<Self, PackError> {
+        let rows = |part: usize| parts.get(part).map_or(0, |(_, rows, _)| *rows);
+        let (first, second) = (rows(0), rows(1));
+        if parts.len() != 2 || first != second {
+            return Err(PackError::Pair { first, second });
+        }
+        Self::pack_parts(arena, parts, columns, true)
+    }
+
+    fn pack_parts(
+        arena: &mut Arena,
+        parts: &[(TensorType, usize, &[u8])],
+        columns: usize,
+        pair: bool,
+    ) -> Result<Self, PackError> {
+        let mut segments: Vec<Segment> = Vec::with_capacity(parts.len());
         let (mut rows, mut bytes) = (0, 0);
         for &(kind, part_rows, data) in parts {
             check(kind, part_rows, columns, data)?;
@@ -132,6 +170,7 @@ impl PackedMatrix {
                 rows: rows..rows + part_rows,
                 start: bytes,
                 panel_bytes,
+                stride: panel_bytes,
             });
             rows += part_rows;
             bytes += part_rows.div_ceil(PANEL_ROWS) * panel_bytes;
@@ -146,6 +185,11 @@ impl PackedMatrix {
         if rows == 0 {
             return Err(PackError::Empty { rows, columns });
         }
+        if let ([first, second], true) = (&mut segments[..], pair) {
+            second.start = first.panel_bytes;
+            first.stride += second.panel_bytes;
+            second.stride = first.stride;
+        }
         let data = arena.take(bytes).map_err(|error| PackError::Memory {
             bytes,
             reason: error.kind(),
@@ -153,6 +197,7 @@ impl PackedMatrix {
         let mut matrix = Self {
             rows,
             columns,
+            pair,
             segments,
             data,
         };
@@ -160,7 +205,8 @@ impl PackedMatrix {
             let target = &mut matrix.data.as_mut_slice()[segment.start..];
             let row_bytes = columns / kind.block_size() * kind.block_bytes();
             let panels = data.chunks(row_bytes * PANEL_ROWS);
-            for (rows, panel) in panels.zip(target.chunks_exact_mut(segment.panel_bytes)) {
+            for (rows, panel) in panels.zip(target.chunks_mut(segment.stride)) {
+                let panel = &mut panel[..segment.panel_bytes];
                 let mut views = [&[][..]; PANEL_ROWS];
                 let count = rows.len() / row_bytes;
                 for (view, row) in views.iter_mut().zip(rows.chunks_exact(row_bytes)) {
@@ -181,6 +227,11 @@ impl PackedMatrix {
     /// Output features.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Outputs of a product: the rows, of a pair half of them.
+    pub fn outputs(&self) -> usize {
+        if self.pair { self.rows / 2 } else { self.rows }
     }
 
     /// Input features.
@@ -211,14 +262,19 @@ impl PackedMatrix {
         form
     }
 
-    /// The `share`-th of `shares` ranges of output rows that together cover all, whole tiles each, of
-    /// about equal size in bytes.
+    /// The `share`-th of `shares` ranges of outputs that together cover all, whole tiles each, of about
+    /// equal size in bytes.
     ///
     /// # Panics
     /// If `share >= shares`.
     pub fn share(&self, share: usize, shares: usize) -> Range<usize> {
         assert!(share < shares, "share {share} of {shares}");
+        let outputs = self.outputs();
         let edge = |part: usize| {
+            if self.pair {
+                let tiles = outputs * part / shares / ROW_TILE;
+                return tiles * ROW_TILE;
+            }
             let goal = (self.bytes() as u128 * part as u128 / shares as u128) as usize;
             let last = self
                 .segments
@@ -232,7 +288,7 @@ impl PackedMatrix {
             })
         };
         edge(share)..if share + 1 == shares {
-            self.rows
+            outputs
         } else {
             edge(share + 1)
         }
@@ -255,7 +311,7 @@ impl PackedMatrix {
         let (panel, lane) = (place / PANEL_ROWS, place % PANEL_ROWS);
         // SAFETY: a packed matrix is never written again.
         let data = unsafe { self.data.as_slice() };
-        let panel = &data[segment.start + panel * segment.panel_bytes..][..segment.panel_bytes];
+        let panel = &data[segment.start + panel * segment.stride..][..segment.panel_bytes];
         match segment.format {
             Format::Float(float) => {
                 for (column, value) in out.iter_mut().enumerate() {
@@ -278,6 +334,11 @@ impl PackedMatrix {
         }
     }
 
+    /// Both matrices of a pair.
+    pub(super) fn pair(&self) -> Option<&[Segment]> {
+        self.pair.then_some(&self.segments[..])
+    }
+
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -291,7 +352,7 @@ impl PackedMatrix {
         unsafe {
             self.data
                 .pointer()
-                .add(segment.start + panel * segment.panel_bytes)
+                .add(segment.start + panel * segment.stride)
         }
     }
 }

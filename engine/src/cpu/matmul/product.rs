@@ -7,13 +7,15 @@ use super::activations::Activations;
 use super::format::{Format, PANEL_ROWS};
 use super::kernel::{self, Strip};
 use super::packed::{PackedMatrix, Segment};
-use crate::Isa;
+use crate::{Isa, cpu::elementwise::gate};
 
-/// Most bytes of activations that pass all panels together: they and some panels stay in the second-level
-/// cache.
-const RUN_BYTES: usize = 512 << 10;
+/// Most bytes of activations that pass all panels together: they, some panels and outputs stay in the
+/// second-level cache.
+const RUN_BYTES: usize = 192 << 10;
 /// Panels between what a kernel reads and what it fetches.
 const PANELS_AHEAD: usize = 2;
+/// Tokens whose outputs of a pair are gated together: they stay in the first cache beside both panels.
+const PAIR_TOKENS: usize = 128;
 /// Tokens whose outputs of a cut panel are computed together, aside.
 const ASIDE_TOKENS: usize = 16;
 
@@ -60,7 +62,9 @@ impl<'a> OutputView<'a> {
 
 /// Writes outputs `output_rows` of activation rows `0..tokens` (row `t` of `x` is token `t`).
 ///
-/// Any range of output rows gives the same bits; multiples of [`super::ROW_TILE`] waste no work.
+/// Any range of output rows gives the same bits; multiples of [`super::ROW_TILE`] waste no work. Outputs
+/// of a pair are silu(first) · second; their range is whole tiles but for the end of the matrix, and the
+/// last tile is written whole.
 ///
 /// # Safety
 /// While this runs no other thread reads or writes these outputs or writes these rows of `x`; the rows
@@ -83,13 +87,17 @@ pub unsafe fn matmul(
         out.rows
     );
     assert!(
-        output_rows.end <= weights.rows(),
+        output_rows.end <= weights.outputs(),
         "row {} of {}",
         output_rows.end,
-        weights.rows()
+        weights.outputs()
     );
+    let written = match weights.pair() {
+        Some(_) => output_rows.end.next_multiple_of(PANEL_ROWS),
+        None => output_rows.end,
+    };
     assert!(
-        output_rows.end <= out.row_stride,
+        written <= out.row_stride,
         "row {} of {}",
         output_rows.end,
         out.row_stride
@@ -106,6 +114,14 @@ pub unsafe fn matmul(
     );
     let runs =
         (tokens * Activations::row_bytes(weights.form(), weights.columns())).div_ceil(RUN_BYTES);
+    if let Some(pair) = weights.pair() {
+        for run in 0..runs {
+            let run = tokens * run / runs..tokens * (run + 1) / runs;
+            // SAFETY: ranges checked above; the rest by this function's contract.
+            unsafe { run_pair(isa, weights, pair, x, run, output_rows.clone(), out) };
+        }
+        return;
+    }
     for segment in weights.segments() {
         let start = output_rows.start.max(segment.rows.start);
         let end = output_rows.end.min(segment.rows.end);
@@ -147,7 +163,7 @@ unsafe fn run_segment(
                 out.base.add(tokens.start * out.row_stride + wanted.start),
             )
         };
-        let ahead = panel.wrapping_add(PANELS_AHEAD * segment.panel_bytes);
+        let ahead = panel.wrapping_add(PANELS_AHEAD * segment.stride);
         let strip = Strip {
             panel,
             columns: weights.columns(),
@@ -167,6 +183,63 @@ unsafe fn run_segment(
             } else {
                 let lanes = wanted.start - start..wanted.end - start;
                 run_cut_strip(isa, segment.format, &strip, lanes);
+            }
+        }
+    }
+}
+
+/// One run of tokens through the panels of both matrices of a pair, gated while they are in the first
+/// cache.
+///
+/// # Safety
+/// As [`matmul`], with ranges checked.
+unsafe fn run_pair(
+    isa: Isa,
+    weights: &PackedMatrix,
+    pair: &[Segment],
+    x: &Activations,
+    tokens: Range<usize>,
+    rows: Range<usize>,
+    out: OutputView<'_>,
+) {
+    assert!(rows.start.is_multiple_of(PANEL_ROWS), "row {}", rows.start);
+    let mut aside = [[[0.0_f32; PANEL_ROWS]; PAIR_TOKENS]; 2];
+    for first in tokens.clone().step_by(PAIR_TOKENS) {
+        let count = PAIR_TOKENS.min(tokens.end - first);
+        for panel in rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS) {
+            for (segment, aside) in pair.iter().zip(&mut aside) {
+                // SAFETY: a panel of this segment and rows of the activations; the form is held.
+                let (panel, (activations, stride)) = unsafe {
+                    (
+                        weights.panel(segment, panel),
+                        x.rows_from(segment.format, first),
+                    )
+                };
+                let fetched = if first == tokens.start {
+                    segment.panel_bytes
+                } else {
+                    0
+                };
+                let strip = Strip {
+                    panel,
+                    columns: weights.columns(),
+                    activations,
+                    stride,
+                    tokens: count,
+                    first_row: first,
+                    second: x.second_digits(),
+                    out: aside.as_mut_ptr().cast(),
+                    out_stride: PANEL_ROWS,
+                    ahead: (panel.wrapping_add(PANELS_AHEAD * segment.stride), fetched),
+                };
+                // SAFETY: a strip of the matrix in this format, and room for its outputs aside.
+                unsafe { run_strip(isa, segment.format, &strip) };
+            }
+            let [gates, ups] = &aside;
+            // SAFETY: whole tiles of these tokens are this caller's alone and inside the view.
+            unsafe {
+                let target = out.base.add(first * out.row_stride + panel * PANEL_ROWS);
+                gate(isa, &gates[..count], &ups[..count], target, out.row_stride);
             }
         }
     }

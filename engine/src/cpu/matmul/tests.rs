@@ -9,7 +9,10 @@ use baton_model_file::{TensorType, dequantize};
 use half::{bf16, f16};
 
 use super::{ActivationForm, Activations, OutputView, PackError, PackedMatrix, ROW_TILE, matmul};
-use crate::Isa;
+use crate::{
+    Isa,
+    cpu::{elementwise::gate, memory::Arena},
+};
 
 const KINDS: [TensorType; 11] = [
     TensorType::F32,
@@ -568,6 +571,61 @@ fn parts_of_different_kinds_share_a_matrix() {
 }
 
 #[test]
+fn pairs_gate_the_first_with_the_second() {
+    let mut random = Random(12);
+    for (kinds, rows, tokens) in [
+        ([TensorType::Q4_1, TensorType::Q4_1], 80, 300),
+        ([TensorType::Q4_K, TensorType::Q6_K], 48, 7),
+        ([TensorType::Q8_0, TensorType::BF16], 37, 2),
+        ([TensorType::F32, TensorType::F16], 5, 1),
+    ] {
+        let cases = kinds.map(|kind| Case::shaped(kind, rows, 512, tokens, &mut random));
+        let parts = cases.each_ref().map(|c| (c.kind, c.rows, &c.data[..]));
+        let pair = PackedMatrix::pack_pair_within(&mut Arena::default(), &parts, 512);
+        let pair = pair.expect("a fitting shape");
+        assert_eq!((pair.rows(), pair.outputs()), (2 * rows, rows));
+        for (part, case) in cases.iter().enumerate() {
+            let mut values = [vec![0.0; 512], vec![0.0; 512]];
+            pair.dequantize_row((part + 1) * rows - 1, &mut values[0]);
+            case.packed.dequantize_row(rows - 1, &mut values[1]);
+            assert_eq!(values[0], values[1]);
+        }
+        let padded = rows.next_multiple_of(ROW_TILE);
+        for &isa in Isa::available() {
+            let mut x = Activations::new(tokens, 512, BOTH);
+            x.quantize(isa, BOTH, 0..tokens, 512, &cases[0].x);
+            let alone = cases
+                .each_ref()
+                .map(|case| run(isa, &case.packed, &x, tokens, &[0..rows]));
+            let mut out = vec![f32::MIN; tokens * padded];
+            for share in 0..2 {
+                let view = OutputView::of(&mut out, padded);
+                // SAFETY: one thread; the activations were quantised for this matrix.
+                unsafe { matmul(isa, &pair, &x, tokens, pair.share(share, 2), view) };
+            }
+            for (at, out) in out.iter().enumerate().filter(|(at, _)| at % padded < rows) {
+                let at = at / padded * rows + at % padded;
+                let mut expected = [0.0; 16];
+                // SAFETY: one vector.
+                unsafe {
+                    gate(
+                        isa,
+                        &[[alone[0][at]; 16]],
+                        &[[alone[1][at]; 16]],
+                        expected.as_mut_ptr(),
+                        16,
+                    );
+                }
+                let plain = f64::from(alone[0][at]);
+                let plain = plain / (1.0 + (-plain).exp()) * f64::from(alone[1][at]);
+                assert!((f64::from(*out) - plain).abs() <= 1e-6 * plain.abs() + 1e-30);
+                assert_eq!(out.to_bits(), expected[0].to_bits(), "{isa:?} {kinds:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn shares_cover_all_rows_in_whole_panels() {
     let mut random = Random(9);
     for rows in [1, 15, 16, 17, 48, 100, 576, 1000] {
@@ -631,6 +689,15 @@ fn misfits_are_named() {
         columns: huge,
     };
     assert_eq!(pack(64, huge, 0), Err(too_large));
+    let data = [0; 3 * 20];
+    let unequal = [1, 2].map(|rows| (TensorType::Q4_1, rows, &data[..rows * 20]));
+    assert_eq!(
+        PackedMatrix::pack_pair_within(&mut Arena::default(), &unequal, 32).map(|_| ()),
+        Err(PackError::Pair {
+            first: 1,
+            second: 2
+        })
+    );
     assert_eq!(
         PackedMatrix::pack_rows(&[], 256).map(|_| ()),
         Err(PackError::Empty {

@@ -6,7 +6,9 @@
 use std::arch::x86_64::*;
 
 use super::super::format::GROUP;
-use super::super::quantize::{GROUP_BYTES, Numbers, SCALE, STEPS, TINY, Target, portable_row};
+use super::super::quantize::{
+    GROUP_BYTES, LOW_STEPS, Numbers, SCALE, STEPS, TINY, Target, portable_row,
+};
 
 /// Groups taken together: lanes of a register.
 const TOGETHER: usize = 16;
@@ -76,8 +78,11 @@ unsafe fn quantize_groups(values: &[f32], limit: f32, target: Target<'_>) -> boo
         let largest = lanes(largest);
         for (group, values) in groups.iter().enumerate() {
             if stand_out >> group & 1 == 1 {
-                // SAFETY: a group of the row.
-                low_sums[group] = unsafe { target.put_low(group, values, largest[group]) };
+                // SAFETY: a group of the row, whose second digits are `target.low` after the first.
+                low_sums[group] = unsafe {
+                    let at = target.row.add(target.low + group * GROUP_BYTES);
+                    put_low(values, largest[group], at)
+                };
             }
         }
     }
@@ -87,6 +92,34 @@ unsafe fn quantize_groups(values: &[f32], limit: f32, target: Target<'_>) -> boo
     // SAFETY: room for the groups.
     unsafe { put_numbers(groups.len(), scale, &quads, &low_sums, target.row) };
     true
+}
+
+/// Writes the second digits of a group of largest magnitude `largest`; returns their scaled sum.
+///
+/// # Safety
+/// AVX-512 with VNNI; `at` has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[inline]
+unsafe fn put_low(values: &[f32; GROUP], largest: f32, at: *mut u8) -> f32 {
+    let (scale, inverse) = (largest / STEPS, STEPS / largest);
+    let (scales, inverses) = (_mm512_set1_ps(scale), _mm512_set1_ps(inverse));
+    let finer = _mm512_set1_ps(inverse * LOW_STEPS);
+    let mut sums = [0; 2];
+    for (half, x) in load(values).into_iter().enumerate() {
+        let high = _mm512_roundscale_ps::<NEAREST>(_mm512_mul_ps(x, inverses));
+        let rest = _mm512_fnmadd_ps(scales, high, x);
+        let codes = _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(rest, finer));
+        sums[half] = _mm512_reduce_add_epi32(codes);
+        // SAFETY: half of the group's codes.
+        unsafe {
+            let at = at.add(half * GROUP / 2).cast();
+            _mm_storeu_si128(at, _mm512_cvtsepi32_epi8(codes));
+        }
+    }
+    let numbers = Numbers::new(scale / LOW_STEPS, sums[0] + sums[1], sums[0]);
+    // SAFETY: behind the codes.
+    unsafe { at.add(SCALE).cast::<Numbers>().write(numbers) };
+    numbers.scaled_sum
 }
 
 /// Sixteen lanes.
