@@ -136,6 +136,7 @@ mod tests {
         let payload = CommitPayload {
             first_tokens: tokens,
             running_choices: running.to_vec(),
+            span: None,
         };
         v1::CommitPayload::from(payload).encode_to_vec()
     }

@@ -4,11 +4,14 @@
 
 use std::sync::Arc;
 
+use baton_proto::domain::Grant;
 use baton_proto::legs::{DecodeCommand, DecodeEvent};
 use baton_proto::v1;
 use baton_scheduler::AfterPrompt;
+use baton_telemetry::traces::{Kind, Span};
 use baton_worker::{
-    Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, from_generated,
+    Admitted, Leg, LegError, OwnedSequence, Role as _, SequenceEvents, from_generated, linked_span,
+    span_ref,
 };
 use tokio::time::Instant;
 use tonic::Streaming;
@@ -84,11 +87,14 @@ async fn prefill_elsewhere(
         .unless_over(steps.reserve(spec.clone(), sender))
         .await??;
     let reused_tokens = reserved.reused_pages * decode.layout().page_size;
-    let (granted, grant) = Granted::open(decode, &reserved, attempt);
+    let (granted, mut grant) = Granted::open(decode, &reserved, attempt);
+    let span = receive_span(leg, &grant);
+    grant.span = span_ref(&span);
     leg.send(DecodeEvent::Grant(Box::new(grant))).await?;
     let mut arrival = Arrival {
         granted,
         cancelled: Vec::new(),
+        span,
     };
     let payload = arrival.wait(leg, &mut events, &mut commands).await?;
     let commit = commit::checked(
@@ -97,6 +103,10 @@ async fn prefill_elsewhere(
         attempt,
         decode.worker().limits().vocabulary,
     )?;
+    if let Some(send) = linked_span(commit.span) {
+        arrival.span.link(&send);
+    }
+    arrival.span = Span::default();
     let first_tokens = commit
         .first_tokens
         .iter()
@@ -122,15 +132,40 @@ async fn prefill_elsewhere(
         .await
 }
 
+/// The span of a transfer on this side; the sender's is linked to it by the grant.
+fn receive_span(leg: &DecodeLeg, grant: &Grant) -> Span {
+    let mut span = leg.span().child_of_kind(Kind::Consumer, "receive", None);
+    if span.is_recording() {
+        span.set("baton.attempt", i64::from(grant.attempt.0));
+        span.set("baton.pages", grant.slots.len() as i64);
+        span.set("baton.reused_pages", i64::from(grant.reused_pages));
+    }
+    span
+}
+
 /// Pages on their way, and the choices that were cancelled meanwhile.
 struct Arrival {
     granted: Granted,
     cancelled: Vec<u32>,
+    span: Span,
 }
 
 impl Arrival {
     /// Waits for the transfer's end or the leg's.
     async fn wait(
+        &mut self,
+        leg: &DecodeLeg,
+        events: &mut SequenceEvents,
+        commands: &mut Commands,
+    ) -> Result<Vec<u8>, LegError> {
+        let ended = self.end(leg, events, commands).await;
+        if let Err(error) = &ended {
+            self.span.fail(error.reason(), || error.to_string());
+        }
+        ended
+    }
+
+    async fn end(
         &mut self,
         leg: &DecodeLeg,
         events: &mut SequenceEvents,

@@ -10,6 +10,7 @@ mod commit;
 mod granted;
 mod leg;
 mod service;
+mod spans;
 mod tokens;
 mod worker;
 

@@ -6,6 +6,7 @@ use baton_proto::v1::decode_service_server::{DecodeService, DecodeServiceServer}
 use baton_worker::{Leg, Role as _, Slot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument as _;
 
 use crate::{DecodeWorker, leg};
 
@@ -32,8 +33,11 @@ impl DecodeService for DecodeFront {
     ) -> Result<Response<Self::DecodeStream>, Status> {
         let decode = self.slot.get()?.clone();
         let worker = decode.worker().clone();
-        let (leg, reader) = Leg::new(worker.clone());
-        worker.spawn_leg(leg::run(decode, leg, request.into_inner()));
+        let span = worker.leg_span("decode leg", request.metadata());
+        let log_span = span.log_span();
+        let (leg, reader) = Leg::new(worker.clone(), span);
+        let run = leg::run(decode, leg, request.into_inner());
+        worker.spawn_leg(run.instrument(log_span));
         Ok(Response::new(ReceiverStream::new(reader)))
     }
 }

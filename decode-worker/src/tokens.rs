@@ -10,6 +10,7 @@ use baton_worker::{LegError, OwnedSequence, SequenceEvents, to_generated};
 use tokio::time::Instant;
 
 use crate::leg::{Commands, DecodeLeg};
+use crate::spans::Phases;
 
 /// Forwards what the step loop says of one sequence until it has ended.
 pub(crate) struct TokenStream<'a> {
@@ -20,6 +21,7 @@ pub(crate) struct TokenStream<'a> {
     /// When it was queued (local) or landed.
     since: Instant,
     report: DecodeReport,
+    phases: Phases<'a>,
 }
 
 impl<'a> TokenStream<'a> {
@@ -39,6 +41,7 @@ impl<'a> TokenStream<'a> {
             attempt,
             since: queued_at,
             report,
+            phases: Phases::queued(leg.span()),
         }
     }
 
@@ -62,6 +65,7 @@ impl<'a> TokenStream<'a> {
             attempt,
             since: landed_at,
             report,
+            phases: Phases::landing(leg.span()),
         }
     }
 
@@ -95,6 +99,7 @@ impl<'a> TokenStream<'a> {
                 let now = Instant::now();
                 let queue = now - std::mem::replace(&mut self.since, now);
                 self.report.cached_tokens = cached_tokens;
+                self.phases.scheduled(cached_tokens);
                 self.leg
                     .send(DecodeEvent::Scheduled(Scheduled {
                         cached_tokens,
@@ -103,6 +108,7 @@ impl<'a> TokenStream<'a> {
                     .await
             }
             SequenceEvent::ChunkDone { computed_tokens } => {
+                self.phases.chunk(computed_tokens);
                 self.leg
                     .send(DecodeEvent::ChunkDone { computed_tokens })
                     .await
@@ -116,17 +122,20 @@ impl<'a> TokenStream<'a> {
                 self.leg.send(DecodeEvent::PromptLogprobs(some)).await
             }
             SequenceEvent::Token(token) => {
+                self.phases.token();
                 self.leg
                     .send(DecodeEvent::Token(to_generated(token, self.attempt)))
                     .await
             }
             SequenceEvent::PromptDone { .. } => {
                 self.report.prefill = self.since.elapsed();
+                self.phases.decode();
                 Ok(())
             }
             SequenceEvent::FirstStep => {
                 if self.report.landing == Duration::ZERO {
                     self.report.landing = self.since.elapsed();
+                    self.phases.landed();
                 }
                 Ok(())
             }
@@ -136,6 +145,7 @@ impl<'a> TokenStream<'a> {
 
     async fn end(self) -> Result<(), LegError> {
         drop(self.sequence);
+        self.phases.done(self.report.preemptions);
         self.leg.send(DecodeEvent::Done(self.report)).await
     }
 }

@@ -18,6 +18,7 @@ use tonic::Streaming;
 use crate::PrefillWorker;
 use crate::leg::PrefillLeg;
 use crate::progress::SharedProgress;
+use crate::spans::Spans;
 use crate::transfer::Transfer;
 
 /// What a prompt that has been computed goes on with.
@@ -46,6 +47,7 @@ pub(crate) struct HandOff<'a> {
     /// Since when computed pages have had nowhere to go.
     waiting_since: Option<Instant>,
     grant_wait: Duration,
+    spans: Spans<'a>,
 }
 
 impl<'a> HandOff<'a> {
@@ -72,6 +74,7 @@ impl<'a> HandOff<'a> {
             scheduled_at: None,
             waiting_since: None,
             grant_wait: Duration::ZERO,
+            spans: Spans::queued(leg.span()),
         }
     }
 
@@ -113,6 +116,7 @@ impl<'a> HandOff<'a> {
             } => {
                 let now = Instant::now();
                 self.scheduled_at = Some((now, pages.len()));
+                self.spans.scheduled(cached_tokens);
                 let queue = now - self.queued_at;
                 let scheduled = Scheduled {
                     cached_tokens,
@@ -124,6 +128,7 @@ impl<'a> HandOff<'a> {
                 }
             }
             SequenceEvent::ChunkDone { computed_tokens } => {
+                self.spans.chunk(computed_tokens);
                 let chunk = PrefillEvent::ChunkDone { computed_tokens };
                 self.leg.send(chunk).await?;
             }
@@ -148,8 +153,9 @@ impl<'a> HandOff<'a> {
                     running_choices,
                     prefill,
                 });
+                self.spans.computed();
                 if matches!(self.transfer, Transfer::None) {
-                    self.waiting_since = Some(Instant::now());
+                    self.wait_for_grant();
                 }
                 self.commit_if_ready();
             }
@@ -196,6 +202,7 @@ impl<'a> HandOff<'a> {
         if let Some(since) = self.waiting_since.take() {
             self.grant_wait += since.elapsed();
         }
+        self.spans.send(&grant);
         let outgoing = self.prefill.sender().begin(grant, progress);
         self.transfer = Transfer::Streaming(attempt, outgoing);
         self.commit_if_ready();
@@ -235,8 +242,9 @@ impl<'a> HandOff<'a> {
 
     /// The pages stay pinned, and wait for another grant.
     async fn report_failure(&mut self, attempt: Attempt, reason: String) -> Result<(), LegError> {
+        self.spans.broken(&reason);
         if self.computed.is_some() && self.waiting_since.is_none() {
-            self.waiting_since = Some(Instant::now());
+            self.wait_for_grant();
         }
         tracing::debug!(
             request_id = self.leg.request_id(),
@@ -257,12 +265,19 @@ impl<'a> HandOff<'a> {
             return;
         };
         if !running_choices.is_empty() {
-            self.transfer.commit(&self.first_tokens, running_choices);
+            let span = self.spans.send_ref();
+            (self.transfer).commit(&self.first_tokens, running_choices, span);
         }
     }
 
+    fn wait_for_grant(&mut self) {
+        self.waiting_since = Some(Instant::now());
+        self.spans.waits_for_grant();
+    }
+
     /// The decode worker has everything.
-    async fn finish(self, attempt: Attempt, stats: TransferStats) -> Result<(), LegError> {
+    async fn finish(mut self, attempt: Attempt, stats: TransferStats) -> Result<(), LegError> {
+        self.spans.sent(&stats);
         let report = PrefillReport {
             prefill: self
                 .computed

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tonic::Streaming;
 
 use crate::hand_off::HandOff;
+use crate::spans::Spans;
 use crate::{PrefillWorker, progress};
 
 /// The leg's outbound half.
@@ -87,6 +88,7 @@ async fn first_token_only(
     let submit = steps.submit(admitted.spec, AfterPrompt::Decode, None, sender);
     let id = leg.unless_over(submit).await??;
     let sequence = OwnedSequence::new(steps.clone(), id);
+    let mut spans = Spans::queued(leg.span());
     let mut started = queued_at;
     let mut computed = Duration::ZERO;
     let mut reading = true;
@@ -107,6 +109,7 @@ async fn first_token_only(
         match event {
             SequenceEvent::Scheduled { cached_tokens, .. } => {
                 started = Instant::now();
+                spans.scheduled(cached_tokens);
                 let queue = started - queued_at;
                 leg.send(PrefillEvent::Scheduled(Scheduled {
                     cached_tokens,
@@ -115,6 +118,7 @@ async fn first_token_only(
                 .await?;
             }
             SequenceEvent::ChunkDone { computed_tokens } => {
+                spans.chunk(computed_tokens);
                 leg.send(PrefillEvent::ChunkDone { computed_tokens })
                     .await?;
             }
@@ -137,6 +141,7 @@ async fn first_token_only(
             | SequenceEvent::Failed(_) => {}
         }
     }
+    spans.computed();
     drop(sequence);
     let report = PrefillReport {
         prefill: computed,

@@ -9,6 +9,7 @@ mod hand_off;
 mod leg;
 mod progress;
 mod service;
+mod spans;
 mod transfer;
 mod worker;
 

@@ -6,6 +6,7 @@ use baton_proto::v1::prefill_service_server::{PrefillService, PrefillServiceServ
 use baton_worker::{Leg, Role as _, Slot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument as _;
 
 use crate::{PrefillWorker, leg};
 
@@ -32,8 +33,11 @@ impl PrefillService for PrefillFront {
     ) -> Result<Response<Self::PrefillStream>, Status> {
         let prefill = self.slot.get()?.clone();
         let worker = prefill.worker().clone();
-        let (leg, reader) = Leg::new(worker.clone());
-        worker.spawn_leg(leg::run(prefill, leg, request.into_inner()));
+        let span = worker.leg_span("prefill leg", request.metadata());
+        let log_span = span.log_span();
+        let (leg, reader) = Leg::new(worker.clone(), span);
+        let run = leg::run(prefill, leg, request.into_inner());
+        worker.spawn_leg(run.instrument(log_span));
         Ok(Response::new(ReceiverStream::new(reader)))
     }
 }

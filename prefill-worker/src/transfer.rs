@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use baton_kv_transfer::{Outgoing, TransferError, TransferStats};
 use baton_proto::domain::{CommitPayload, GeneratedToken};
-use baton_proto::ids::Attempt;
+use baton_proto::ids::{Attempt, SpanRef};
 use baton_proto::v1;
 use prost::Message as _;
 
@@ -33,7 +33,12 @@ impl Transfer {
     }
 
     /// The prompt is computed: Commit follows the last page of a transfer that streams.
-    pub(crate) fn commit(&mut self, first_tokens: &[GeneratedToken], running_choices: &[u32]) {
+    pub(crate) fn commit(
+        &mut self,
+        first_tokens: &[GeneratedToken],
+        running_choices: &[u32],
+        span: Option<SpanRef>,
+    ) {
         let Some((attempt, outgoing)) = self.take_streaming() else {
             return;
         };
@@ -45,6 +50,7 @@ impl Transfer {
         let payload = CommitPayload {
             first_tokens,
             running_choices,
+            span,
         };
         let payload = v1::CommitPayload::from(payload).encode_to_vec();
         *self = Self::Committing(attempt, Box::pin(outgoing.commit(payload)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_sampling::{SamplingParams, TokenLogprobs};
 
-use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, WorkerId};
+use crate::ids::{Attempt, Incarnation, RequestId, SpanRef, TransferId, TransferSecret, WorkerId};
 
 #[cfg(test)]
 mod tests;
@@ -220,6 +220,8 @@ pub struct Grant {
     pub secret: TransferSecret,
     /// Time until the receiver gives up without progress.
     pub lease: Duration,
+    /// The receiver's span, if it is traced.
+    pub span: Option<SpanRef>,
 }
 
 /// Payload of Commit: what decode needs besides pages. Bounded by choices × logprobs.
@@ -229,6 +231,8 @@ pub struct CommitPayload {
     pub first_tokens: Vec<GeneratedToken>,
     /// Choices that go on, ascending.
     pub running_choices: Vec<u32>,
+    /// The sender's span, if it is traced.
+    pub span: Option<SpanRef>,
 }
 
 impl Fingerprint {

@@ -18,6 +18,10 @@ pub struct Attempt(pub u32);
 #[derive(Clone, PartialEq, Eq)]
 pub struct TransferSecret(pub [u8; 32]);
 
+/// A span of another process, to link to: opaque here. Its bytes are trace id 16, span id 8, flags 1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SpanRef(pub [u8; 25]);
+
 /// Name of a worker: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(String);
@@ -54,6 +58,12 @@ impl fmt::Display for Incarnation {
 }
 
 impl fmt::Debug for TransferId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for SpanRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
     }

@@ -4,3 +4,4 @@
 //! placement, which say what happened.
 
 pub mod metrics;
+pub mod traces;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_proto::legs::Alive;
+use baton_telemetry::traces::Span;
 use baton_scheduler::{SequenceEvent, SequenceId, StepHandle};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,14 +33,15 @@ pub struct Leg<T> {
     request_id: String,
     /// When the router last heard, or could not hear, something. `None` before the start message.
     told_at: Mutex<Option<Instant>>,
+    span: Span,
 }
 
 /// What the server hands to gRPC: dropping it is the router's cancel.
 pub type Outbound<T> = mpsc::Receiver<Result<T, Status>>;
 
 impl<T: From<Alive>> Leg<T> {
-    /// A leg and the stream that its router reads. It ends soon unless a start message comes.
-    pub fn new(worker: Arc<Worker>) -> (Self, Outbound<T>) {
+    /// A leg, whose span is this, and the stream that its router reads. It ends soon unless a start message comes.
+    pub fn new(worker: Arc<Worker>, span: Span) -> (Self, Outbound<T>) {
         let (outbound, reader) = mpsc::channel(OUTBOUND);
         let deadline = Instant::now() + FIRST_MESSAGE;
         (
@@ -49,6 +51,7 @@ impl<T: From<Alive>> Leg<T> {
                 deadline,
                 request_id: String::new(),
                 told_at: Mutex::default(),
+                span,
             },
             reader,
         )
@@ -78,6 +81,30 @@ impl<T: From<Alive>> Leg<T> {
         self.deadline = admitted.spec.deadline.into();
         self.request_id.clone_from(&admitted.spec.request_id);
         self.note_told();
+        if self.span.is_recording() {
+            self.describe(admitted);
+        }
+    }
+
+    fn describe(&mut self, admitted: &Admitted) {
+        let spec = &admitted.spec;
+        let so_far = spec.completions.iter().map(|choice| choice.token_ids.len());
+        let kept = so_far.sum::<usize>();
+        let worker = self.worker.info();
+        let span = &mut self.span;
+        span.set("baton.request_id", spec.request_id.clone());
+        span.set("baton.attempt", i64::from(admitted.attempt.0));
+        span.set("baton.worker", worker.worker_id.to_string());
+        span.set("baton.incarnation", worker.incarnation.to_string());
+        span.set("baton.prompt_tokens", spec.prompt.len() as i64);
+        if kept > 0 {
+            span.set("baton.kept_tokens", kept as i64);
+        }
+    }
+
+    /// The leg's span: its phases are children of it.
+    pub fn span(&self) -> &Span {
+        &self.span
     }
 
     /// The router's id of the request.
@@ -156,10 +183,11 @@ impl<T: From<Alive>> Leg<T> {
 
     /// Ends the stream: well, or with the status of what went wrong, which waits, bounded, for a
     /// slow router.
-    pub async fn close(self, result: Result<(), LegError>) {
+    pub async fn close(mut self, result: Result<(), LegError>) {
         match result {
             Ok(()) => self.worker.leg_done(),
             Err(error) => {
+                self.span.fail(error.reason(), || error.to_string());
                 let status = self.worker.leg_failed(&self.request_id, error);
                 // Who does not read the status misses the last message, which tells as much.
                 let _ = tokio::time::timeout(LAST_MESSAGE, self.outbound.send(Err(status))).await;

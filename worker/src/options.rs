@@ -10,6 +10,7 @@ use baton_engine::Isa;
 use baton_kv_cache::KvDtype;
 use baton_kv_transfer::{Network, Tcp, TransportChoice};
 use baton_proto::ids::WorkerId;
+use baton_telemetry::traces::Tracer;
 
 use crate::WorkerError;
 use crate::tls_network::TlsNetwork;
@@ -99,6 +100,8 @@ pub struct WorkerOptions {
     pub runtime_dir: PathBuf,
     /// Longest time that running requests get to end after shutdown was asked for.
     pub drain_limit: Duration,
+    /// Where spans of requests begin.
+    pub tracer: Tracer,
 }
 
 /// How many times longer than [`WorkerOptions::stuck_after`] a step thread must stand still for the process to
@@ -144,6 +147,7 @@ impl WorkerOptions {
             tls: None,
             runtime_dir: std::env::temp_dir(),
             drain_limit: Duration::from_secs(30),
+            tracer: Tracer::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use baton_engine::StepEngine;
 use baton_proto::SequenceLimits;
 use baton_proto::domain::{WorkerInfo, WorkerLoad, WorkerRole};
 use baton_proto::limits::MAX_PROMPT_LOGPROBS;
+use baton_telemetry::traces::Tracer;
 use baton_scheduler::{SchedulerConfig, SequenceError, StepHandle};
 use baton_telemetry::metrics::Metrics;
 use tokio::sync::watch;
@@ -52,6 +53,7 @@ pub struct Worker {
     legs_started: AtomicU64,
     legs_done: AtomicU64,
     failures: Mutex<BTreeMap<&'static str, u64>>,
+    tracer: Tracer,
 }
 
 impl Worker {
@@ -110,6 +112,7 @@ impl Worker {
             legs_started: AtomicU64::new(0),
             legs_done: AtomicU64::new(0),
             failures: Mutex::default(),
+            tracer: options.tracer.clone(),
         }))
     }
 
@@ -126,6 +129,11 @@ impl Worker {
     /// What the model allows a sequence to be.
     pub fn limits(&self) -> &SequenceLimits {
         &self.limits
+    }
+
+    /// Where spans of requests begin.
+    pub fn tracer(&self) -> &Tracer {
+        &self.tracer
     }
 
     /// The step loop.
@@ -158,7 +166,10 @@ impl Worker {
             ("legs_started", legs.started),
             ("legs_done", legs.done),
         ];
-        let named = own.into_iter().chain(data_plane);
+        let named = own
+            .into_iter()
+            .chain(data_plane)
+            .chain(self.tracer.counters());
         let counters = named
             .map(|(name, value)| (name.to_owned(), value))
             .chain(

@@ -168,6 +168,7 @@ impl Receiver {
             endpoints: self.endpoints.clone(),
             secret,
             lease: self.lease,
+            span: None,
         };
         (grant, Incoming { attempt })
     }

@@ -47,6 +47,7 @@ impl RawReceiver {
             }],
             secret: TransferSecret([5; 32]),
             lease: Duration::from_secs(5),
+            span: None,
         };
         Self { listener, grant }
     }

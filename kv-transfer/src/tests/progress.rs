@@ -35,6 +35,7 @@ pub(super) fn grant(layout: &baton_kv_cache::KvLayout, pages: &[u32], reused_pag
         endpoints: Vec::new(),
         secret: TransferSecret([1; 32]),
         lease: Duration::from_secs(2),
+        span: None,
     }
 }
 

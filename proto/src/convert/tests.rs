@@ -91,6 +91,7 @@ fn grant() -> Grant {
         }],
         secret: TransferSecret([6; 32]),
         lease: Duration::from_millis(2500),
+        span: Some(SpanRef([7; 25])),
     }
 }
 
@@ -183,6 +184,7 @@ fn everything_survives_the_round_trip() {
     let commit = CommitPayload {
         first_tokens: vec![token()],
         running_choices: vec![0, 2],
+        span: Some(SpanRef([8; 25])),
     };
     assert_eq!(
         CommitPayload::try_from(v1::CommitPayload::from(commit.clone())).unwrap(),

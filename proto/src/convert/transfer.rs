@@ -10,7 +10,7 @@ use super::check::{entries, fixed, name, present, refused, text, within};
 use super::sequence::{attempt, choice};
 use crate::domain::{CommitPayload, GeneratedToken, Grant, PageSlot, TransferEndpoint, Transport};
 use crate::error::ConvertError;
-use crate::ids::{Incarnation, TransferId, TransferSecret};
+use crate::ids::{Incarnation, SpanRef, TransferId, TransferSecret};
 use crate::limits::{
     MAX_ADDRESS_BYTES, MAX_ENDPOINTS, MAX_GRANT_SLOTS, MAX_LEASE_MS, MAX_NAME_BYTES,
 };
@@ -38,6 +38,7 @@ impl TryFrom<v1::Grant> for Grant {
             endpoints: endpoints.collect::<Result<_, _>>()?,
             secret: TransferSecret(fixed("grant.secret", &grant.secret)?),
             lease: Duration::from_millis(u64::from(lease_ms)),
+            span: span("grant.span", &grant.span)?,
             slots: grant.slots.into_iter().map(PageSlot::from).collect(),
         })
     }
@@ -59,8 +60,21 @@ impl From<Grant> for v1::Grant {
                 .collect(),
             secret: grant.secret.0.to_vec(),
             lease_ms: grant.lease.as_millis().clamp(1, u128::from(MAX_LEASE_MS)) as u32,
+            span: span_bytes(grant.span),
         }
     }
+}
+
+/// No bytes are no span.
+fn span(field: &'static str, bytes: &[u8]) -> Result<Option<SpanRef>, ConvertError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    fixed(field, bytes).map(|bytes| Some(SpanRef(bytes)))
+}
+
+fn span_bytes(span: Option<SpanRef>) -> Vec<u8> {
+    span.map_or_else(Vec::new, |SpanRef(bytes)| bytes.to_vec())
 }
 
 impl From<v1::PageSlot> for PageSlot {
@@ -154,6 +168,7 @@ impl TryFrom<v1::CommitPayload> for CommitPayload {
         Ok(Self {
             first_tokens: first_tokens.collect::<Result<_, _>>()?,
             running_choices: payload.running_choices,
+            span: span("commit.span", &payload.span)?,
         })
     }
 }
@@ -167,6 +182,7 @@ impl From<CommitPayload> for v1::CommitPayload {
         Self {
             first_tokens: first_tokens.collect(),
             running_choices: payload.running_choices,
+            span: span_bytes(payload.span),
         }
     }
 }

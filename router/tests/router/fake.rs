@@ -728,6 +728,7 @@ impl DecodeFake {
             }],
             secret: TransferSecret(rand::random()),
             lease: Duration::from_secs(5),
+            span: None,
         }
     }
 
