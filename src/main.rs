@@ -20,6 +20,7 @@ mod security;
 mod small_file;
 mod status;
 mod top;
+mod traces;
 mod up;
 
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 use baton_kv_transfer::TransferStats;
 use baton_proto::domain::Grant;
 use baton_proto::ids::SpanRef;
-use baton_telemetry::traces::{Kind, KeyValue, Span};
+use baton_telemetry::traces::{KeyValue, Kind, Span};
 use baton_worker::{linked_span, span_ref};
 
 /// Spans of one leg; a phase that is not going on is off.
@@ -77,7 +77,8 @@ impl<'a> Spans<'a> {
     pub(crate) fn sent(&mut self, stats: &TransferStats) {
         if self.send.is_recording() {
             self.send.set("baton.bytes", stats.bytes as i64);
-            self.send.set("baton.early_bytes", stats.bytes_before_finish as i64);
+            self.send
+                .set("baton.early_bytes", stats.bytes_before_finish as i64);
             self.send.set("baton.transport", stats.transport.as_str());
         }
         self.send = Span::default();

@@ -41,6 +41,8 @@ impl Operations {
         let refused_loads = views.iter().map(|view| view.refused_loads).sum();
         let mut counters = self.shared.counters.snapshot();
         counters.insert("loads_refused".to_owned(), refused_loads);
+        let traces = self.shared.tracer().counters();
+        counters.extend(traces.map(|(name, count)| (name.to_owned(), count)));
         let membership = self.membership.counters().into_iter();
         counters.extend(membership.map(|(name, count)| (name.to_owned(), count)));
         let router = v1::RouterStatus {

@@ -3,7 +3,7 @@
 //! It must not know configuration files or signals.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
@@ -13,6 +13,7 @@ use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
 use baton_proto::v1::inference_service_server::InferenceServiceServer;
 use baton_telemetry::metrics::Metrics;
+use baton_telemetry::traces::Tracer;
 use rand::Rng as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -104,6 +105,7 @@ impl Router {
             directory,
             counters,
             timings: Arc::new(Timings::new(&metrics)),
+            tracer: OnceLock::new(),
         };
         let (shared, membership) = (Arc::new(shared), Arc::new(membership));
         metrics::read(&metrics, &shared, &membership);
@@ -129,6 +131,14 @@ impl Router {
     #[must_use]
     pub fn with_keys(mut self, keys: Option<ApiKeys>) -> Self {
         self.guard.keys = keys;
+        self
+    }
+
+    /// Tells of requests as spans.
+    #[must_use]
+    pub fn with_traces(self, tracer: Tracer) -> Self {
+        // The first one stays: spans of one router go one way.
+        let _ = self.shared.tracer.set(tracer);
         self
     }
 

@@ -2,10 +2,11 @@
 //!
 //! It must not know any one request.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use baton_proto::v1;
+use baton_telemetry::traces::Tracer;
 
 use crate::clients::Clients;
 use crate::config::RouterConfig;
@@ -32,9 +33,16 @@ pub(crate) struct Shared {
     pub(crate) tokenizing: Tokenizing,
     /// Requests of late.
     pub(crate) recent: Arc<Recent>,
+    /// Set before anything is served, if spans are wanted.
+    pub(crate) tracer: OnceLock<Tracer>,
 }
 
 impl Shared {
+    /// Where spans of requests begin.
+    pub(crate) fn tracer(&self) -> &Tracer {
+        self.tracer.get().unwrap_or(&Tracer::OFF)
+    }
+
     /// Takes the figures of a request that has ended well.
     pub(crate) fn note_receipt(&self, receipt: &v1::Receipt) {
         self.timings.of_receipt(receipt);

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::args::{OFF, RouterArgs, ServingSecurityArgs};
 use crate::client::DEFAULT_ROUTER;
 use crate::exit::Failure;
-use crate::{keys, security};
+use crate::{keys, security, traces};
 
 use super::metrics::MetricsPort;
 use super::{membership, shutdown, socket_address, tell_ready};
@@ -45,8 +45,10 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
     let metrics = MetricsPort::bind(&args.metrics).await?;
     let http_address = http.as_ref().map(|(_, address)| *address);
     let name = model.name().to_owned();
+    let (tracer, exporter) = traces::start("router")?;
     let router = Router::new(config, model, membership, dialer)
         .map_err(|error| Failure::usage(error.to_string()))?
+        .with_traces(tracer)
         .with_tls(tls)
         .with_keys(keys)
         .with_http(http.map(|(listener, _)| listener));
@@ -61,10 +63,9 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
             tracing::error!("{failure:?}");
         }
     };
-    router
-        .serve(listener, end)
-        .await
-        .map_err(|error| Failure::failed(error.to_string()))
+    let served = router.serve(listener, end).await;
+    exporter.finish().await;
+    served.map_err(|error| Failure::failed(error.to_string()))
 }
 
 /// Listens, if that may be done there.

@@ -14,7 +14,7 @@ use baton_worker::{BoundWorker, Membership, PoolSize, Role, Stage, WorkerError, 
 
 use crate::args::{TransportArg, WorkerArgs};
 use crate::exit::Failure;
-use crate::{progress, security};
+use crate::{progress, security, traces};
 
 use super::metrics::MetricsPort;
 use super::{membership, shutdown, socket_address, tell_ready};
@@ -33,16 +33,17 @@ async fn serve<R: Role>(name: &'static str, args: WorkerArgs) -> Result<(), Fail
     let supervised = args.exit_with_stdin.unwrap_or(false);
     let membership = membership::of_worker(&args).await?;
     let metrics = args.metrics.clone();
-    let options = options(args, membership, R::ROLE)?;
+    let mut options = options(args, membership, R::ROLE)?;
     let metrics = MetricsPort::bind(&metrics).await?;
+    let (tracer, exporter) = traces::start(name)?;
+    options.tracer = tracer;
     let worker = BoundWorker::bind(options);
     let worker = worker.await.map_err(|error| failure(&error))?;
     let observer = observer(name, supervised, metrics.words());
     let _metrics = metrics.serve(worker.metrics());
-    worker
-        .run_model::<R>(observer, end(supervised))
-        .await
-        .map_err(|error| failure(&error))
+    let ran = worker.run_model::<R>(observer, end(supervised)).await;
+    exporter.finish().await;
+    ran.map_err(|error| failure(&error))
 }
 
 async fn end(supervised: bool) {

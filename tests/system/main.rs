@@ -48,4 +48,5 @@ mod static_membership;
 mod supervision;
 mod tls;
 mod top;
+mod traces;
 mod traffic;

@@ -1,5 +1,6 @@
 //! A running service: `baton up`, or its roles one by one.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,7 @@ impl Deref for Service {
 /// ends first: workers before their router.
 pub(crate) struct Roles {
     model: PathBuf,
+    environment: BTreeMap<String, String>,
     _turn: Turn,
 }
 
@@ -80,8 +82,14 @@ impl Roles {
     pub(crate) fn new(model: &Path) -> Self {
         Self {
             model: model.to_owned(),
+            environment: BTreeMap::new(),
             _turn: Turn::take(),
         }
+    }
+
+    /// Sets a variable of all that is started from here on.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.environment.insert(name.to_owned(), value.to_owned());
     }
 
     /// Starts a router. Everything is split unless the flags say otherwise.
@@ -108,7 +116,7 @@ impl Roles {
             .chain(flags)
             .map(ToString::to_string)
             .collect();
-        Process::start(&arguments)
+        Process::start_with(&arguments, &self.environment)
     }
 }
 

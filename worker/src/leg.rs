@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_proto::legs::Alive;
-use baton_telemetry::traces::Span;
 use baton_scheduler::{SequenceEvent, SequenceId, StepHandle};
+use baton_telemetry::traces::Span;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::{Status, Streaming};

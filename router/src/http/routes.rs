@@ -201,7 +201,7 @@ impl App {
     fn enter(&self, parts: &Parts) -> Result<Call, HttpError> {
         let (peer, key) = self.admit(For::Clients, parts)?;
         Ok(Call {
-            asker: Asker::new(&self.shared, Api::Http, peer.address, key)?,
+            asker: Asker::new(&self.shared, Api::Http, peer.address, key, &parts.headers)?,
             label: label(&parts.headers),
             time_given: time_given(&parts.headers)?,
         })

@@ -87,7 +87,7 @@ impl DecodeLeg {
             }
             .into(),
         );
-        let opening = client.decode(ReceiverStream::new(stream));
+        let opening = client.decode(request.call(ReceiverStream::new(stream)));
         match tokio::time::timeout_at(request.open_until(), opening).await {
             Ok(Ok(response)) => Ok(Self {
                 slot,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use baton_proto::domain::{Completion, SequenceSpec};
 use baton_proto::ids::{Attempt, RequestId};
 use baton_sampling::SamplingParams;
+use baton_telemetry::traces::TraceContext;
 use tokio::time::Instant;
 
 use crate::workers::Worker;
@@ -35,6 +36,8 @@ pub(crate) struct LegRequest {
     pub(crate) open_timeout: Duration,
     /// Silence of a leg after which its worker has failed, unless its steps excuse more.
     pub(crate) progress_timeout: Duration,
+    /// The span that the legs of the current attempt belong to.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl LegRequest {
@@ -50,6 +53,15 @@ impl LegRequest {
             time_left: self.deadline.saturating_duration_since(Instant::now()),
             attempt,
         }
+    }
+
+    /// The call that opens a leg.
+    fn call<T>(&self, messages: T) -> tonic::Request<T> {
+        let mut call = tonic::Request::new(messages);
+        if let Some(trace) = &self.trace {
+            trace.insert_into(call.metadata_mut());
+        }
+        call
     }
 
     /// Whether the client has been sent tokens before this attempt.

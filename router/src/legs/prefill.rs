@@ -44,7 +44,7 @@ impl PrefillLeg {
         let spec = Box::new(request.spec(slot.worker(), attempt));
         // The channel is new and has room.
         let _ = commands.try_send(PrefillCommand::Start { spec, hand_off }.into());
-        let opening = client.prefill(ReceiverStream::new(stream));
+        let opening = client.prefill(request.call(ReceiverStream::new(stream)));
         match tokio::time::timeout_at(request.open_until(), opening).await {
             Ok(Ok(response)) => Ok(Self {
                 slot,

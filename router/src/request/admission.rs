@@ -16,6 +16,7 @@ use rand::Rng as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::trace::RequestTrace;
 use crate::clients::ClientPlace;
 use crate::error::RequestError;
 use crate::legs::LegRequest;
@@ -37,6 +38,7 @@ pub(crate) struct Admitted {
     pub(super) request: LegRequest,
     pub(super) wanted: Wanted,
     pub(super) entry: Entry,
+    pub(super) trace: RequestTrace,
 }
 
 /// A request that lacks nothing but its place.
@@ -49,6 +51,7 @@ pub(crate) struct Prepared {
     request: LegRequest,
     wanted: Wanted,
     entry: Entry,
+    trace: RequestTrace,
 }
 
 impl Prepared {
@@ -67,8 +70,10 @@ impl Prepared {
             request,
             wanted,
             entry,
+            mut trace,
         } = self;
         entry.record().admitted();
+        trace.admitted();
         Admitted {
             client,
             place,
@@ -78,11 +83,13 @@ impl Prepared {
             request,
             wanted,
             entry,
+            trace,
         }
     }
 
     /// It does not get a place.
-    pub(crate) fn refused(self, error: &RequestError) {
+    pub(crate) fn refused(mut self, error: &RequestError) {
+        self.trace.fail(error);
         self.entry.why(error);
         self.entry.end(error.code());
     }
@@ -115,7 +122,24 @@ impl<'a> Admission<'a> {
         request: v1::GenerateRequest,
         api: Api,
         client: ClientPlace,
+        mut trace: RequestTrace,
     ) -> Result<Prepared, RequestError> {
+        match self.try_prepare(request, api, client, &mut trace).await {
+            Ok(prepare) => Ok(prepare(trace)),
+            Err(error) => {
+                trace.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn try_prepare(
+        &self,
+        request: v1::GenerateRequest,
+        api: Api,
+        client: ClientPlace,
+        trace: &mut RequestTrace,
+    ) -> Result<impl FnOnce(RequestTrace) -> Prepared + use<>, RequestError> {
         let shared = self.shared;
         self.check_model(&request.model)?;
         if request.cache_salt.len() > MAX_CACHE_SALT_BYTES {
@@ -137,7 +161,9 @@ impl<'a> Admission<'a> {
             max_tokens: shared.config.default_max_tokens.min(most),
         };
         let params = sampling_from_wire(&options, defaults, shared.model.vocabulary)?;
+        let tokenizing = trace.tokenizing();
         let prompt_ids: Arc<[u32]> = self.prompt_ids(request.input).await?.into();
+        drop(tokenizing);
         let params = self.fit(params, options.max_tokens.is_some(), prompt_ids.len())?;
         let entry = shared.recent.begin(NewRecord {
             id: request_id.clone(),
@@ -169,15 +195,20 @@ impl<'a> Admission<'a> {
             deadline: self.deadline,
             open_timeout: shared.config.leg_open_timeout,
             progress_timeout: shared.config.progress_timeout,
+            trace: None,
         };
-        Ok(Prepared {
+        let prompt = request.prompt_ids.len();
+        trace.prepared(&request.request_id, &label, prompt, &request.params);
+        let received = self.received;
+        Ok(move |trace| Prepared {
             client,
-            received: self.received,
+            received,
             label,
             stops,
             request,
             wanted,
             entry,
+            trace,
         })
     }
 

@@ -14,8 +14,7 @@ use crate::workers::Slot;
 
 impl RequestTask {
     pub(super) async fn local(&mut self, slot: Slot, reason: &str) -> Result<(), Setback> {
-        let attempt = self.next_attempt();
-        self.receipt.attempt(attempt.0, "", &slot.name(), reason);
+        let attempt = self.begin_attempt("", &slot.name(), reason);
         let request = self.request.clone();
         let opening = DecodeLeg::open_local(slot, &request, attempt);
         let mut leg = match self.race_to_deadline(opening).await? {

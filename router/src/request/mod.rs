@@ -15,8 +15,10 @@ mod resume;
 mod setback;
 mod split;
 mod task;
+mod trace;
 
 pub(crate) use admission::{Admission, Prepared, is_harmless};
 pub(crate) use ending::Ending;
 pub(crate) use outbox::ResponseStream;
 pub(crate) use task::start;
+pub(crate) use trace::RequestTrace;

@@ -47,8 +47,7 @@ impl RequestTask {
         reason: &str,
         hand_off: bool,
     ) -> Result<PrefillLeg, Setback> {
-        let attempt = self.next_attempt();
-        self.receipt.attempt(attempt.0, &slot.name(), "", reason);
+        let attempt = self.begin_attempt(&slot.name(), "", reason);
         let request = self.request.clone();
         let opening = PrefillLeg::open(slot, &request, attempt, hand_off);
         self.race_to_deadline(opening).await?.map_err(|failure| {

@@ -10,6 +10,7 @@ use baton_proto::v1;
 use tokio::time::Instant;
 
 use super::output::Output;
+use super::trace::RequestTrace;
 use crate::recent::Record;
 
 /// A receipt in the making.
@@ -24,11 +25,14 @@ pub(super) struct ReceiptBuilder {
     prefill_reported: bool,
     /// Tokens that the current attempt goes on after: what it measures is not how the answer began.
     kept_tokens: u64,
+    /// The same as spans.
+    pub(super) trace: RequestTrace,
 }
 
 impl ReceiptBuilder {
     pub(super) fn new(
         record: &Arc<Record>,
+        trace: RequestTrace,
         received: Instant,
         request_id: &str,
         label: &str,
@@ -48,6 +52,7 @@ impl ReceiptBuilder {
             scheduled_at: None,
             prefill_reported: false,
             kept_tokens: 0,
+            trace,
         }
     }
 
@@ -61,6 +66,7 @@ impl ReceiptBuilder {
             kept_tokens: self.kept_tokens,
         };
         self.record.attempt(&attempt);
+        self.trace.attempt(&attempt);
         self.receipt.attempts.push(attempt);
     }
 
@@ -80,6 +86,7 @@ impl ReceiptBuilder {
             self.receipt.decode_cached_tokens = reused_tokens;
         }
         self.record.granted(name);
+        self.trace.granted(name, reused_tokens);
         if let Some(attempt) = self.receipt.attempts.last_mut() {
             name.clone_into(&mut attempt.decode_worker);
         }
@@ -100,6 +107,7 @@ impl ReceiptBuilder {
         if let Some(attempt) = self.receipt.attempts.last_mut() {
             attempt.failure = format!("{worker}: {reason}");
             self.record.failed(&attempt.failure);
+            self.trace.failed(&attempt.failure);
         }
     }
 
@@ -158,7 +166,8 @@ impl ReceiptBuilder {
         self.receipt.cached_tokens
     }
 
-    pub(super) fn build(mut self, output: &Output) -> v1::Receipt {
+    /// The receipt, and the spans of the request, which goes on until its client has it.
+    pub(super) fn build(mut self, output: &Output) -> (v1::Receipt, RequestTrace) {
         let end_to_end = self.received.elapsed();
         let first_at = output.first_at().unwrap_or_else(Instant::now);
         let ttft = first_at - self.received;
@@ -174,7 +183,7 @@ impl ReceiptBuilder {
             .unwrap_or(0);
         self.receipt.itl_max_us = micros(output.longest_gap());
         self.record.receipt(&self.receipt);
-        self.receipt
+        (self.receipt, self.trace)
     }
 }
 

@@ -261,6 +261,7 @@ impl RequestTask {
             attempt: legs.attempt,
             excluded,
         };
+        self.receipt.trace.searching();
         legs.search = Some(search.start());
     }
 
@@ -275,9 +276,8 @@ impl RequestTask {
         if self.excluded.shuns_hand_offs() {
             return Err(Setback::Again);
         }
-        legs.attempt = self.next_attempt();
         let reason = "split: another grant for the same prefill";
-        self.receipt.attempt(legs.attempt.0, &prefill, "", reason);
+        legs.attempt = self.begin_attempt(&prefill, "", reason);
         self.receipt.prefill_goes_on();
         self.search(legs);
         Ok(())

@@ -13,6 +13,7 @@ use baton_proto::ids::Attempt;
 use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::admission::Admitted;
 use super::ending::Ending;
@@ -63,11 +64,14 @@ pub(crate) fn start(
         request,
         wanted,
         entry,
+        trace,
     } = admitted;
     let record = entry.record();
     let output = Output::new(shared, record, &request, &stops)?;
     let seed = request.params.seed;
-    let receipt = ReceiptBuilder::new(record, received, &request.request_id, &label, seed);
+    let log_span = trace.log_span();
+    let request_id = &request.request_id;
+    let receipt = ReceiptBuilder::new(record, trace, received, request_id, &label, seed);
     let mut task = RequestTask {
         shared: Arc::clone(shared),
         request: Arc::new(request),
@@ -80,7 +84,7 @@ pub(crate) fn start(
         kept: 0,
         attempt: 0,
     };
-    let handle = tokio::spawn(async move {
+    let serve = async move {
         let _places = (client, place);
         let result = task.run().await;
         let request_id = task.request.request_id.clone();
@@ -95,7 +99,8 @@ pub(crate) fn start(
         tracing::debug!(request_id, label, ?code, "request ended");
         entry.end(code);
         ending.set(code);
-    });
+    };
+    let handle = tokio::spawn(serve.instrument(log_span));
     Ok(stream.owning(handle))
 }
 
@@ -107,6 +112,7 @@ impl RequestTask {
             if self.go_on_from_here() {
                 backoff.reset();
             }
+            self.receipt.trace.placing();
             match self.shared.directory.plan(&self.wanted, &self.excluded) {
                 Ok(plan) => {
                     let answers = plan.worker().answers;
@@ -162,9 +168,14 @@ impl RequestTask {
         Attempt(self.attempt)
     }
 
-    /// The next attempt's number.
-    pub(super) fn next_attempt(&mut self) -> Attempt {
+    /// Begins the next attempt, on these workers as far as they are chosen.
+    pub(super) fn begin_attempt(&mut self, prefill: &str, decode: &str, reason: &str) -> Attempt {
         self.attempt += 1;
+        (self.receipt).attempt(self.attempt, prefill, decode, reason);
+        let trace = self.receipt.trace.context();
+        if trace.is_some() {
+            Arc::make_mut(&mut self.request).trace = trace;
+        }
         Attempt(self.attempt)
     }
 
@@ -238,6 +249,9 @@ impl RequestTask {
         let emitted = self.output.take(token, from)?;
         let stopped = emitted.stopped && !emitted.events.is_empty();
         for event in emitted.events {
+            if let Event::Finished(finished) = &event {
+                self.receipt.trace.choice_finished(finished);
+            }
             self.outbox.push(event);
         }
         Ok(stopped)
@@ -275,8 +289,9 @@ impl RequestTask {
             completion_tokens: output.tokens() as u32,
             cached_tokens: receipt.cached_tokens(),
         };
-        let receipt = receipt.build(&output);
+        let (receipt, mut trace) = receipt.build(&output);
         shared.note_receipt(&receipt);
+        trace.finished(&usage, &receipt);
         outbox.push(Event::Done(v1::DoneEvent {
             usage: Some(usage),
             receipt: Some(receipt),
@@ -287,7 +302,8 @@ impl RequestTask {
         }
     }
 
-    fn fail(self, error: RequestError) -> tonic::Code {
+    fn fail(mut self, error: RequestError) -> tonic::Code {
+        self.receipt.trace.fail(&error);
         let request_id = &self.request.request_id;
         if matches!(error, RequestError::ClientGone) {
             tracing::debug!(request_id, "the client is gone");

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use baton_proto::v1;
+use baton_telemetry::traces::TraceContext;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -13,7 +15,7 @@ use crate::clients::ClientPlace;
 use crate::error::RequestError;
 use crate::keys::Key;
 use crate::recent::Api;
-use crate::request::{Admission, Ending, Prepared, start};
+use crate::request::{Admission, Ending, Prepared, RequestTrace, start};
 use crate::shared::Shared;
 
 /// Whose requests these are.
@@ -24,6 +26,8 @@ pub(crate) struct Asker {
     pub(crate) key: Option<Arc<Key>>,
     /// Counts the first request.
     pub(crate) place: ClientPlace,
+    /// The caller's own span.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A request that runs until its responses are dropped.
@@ -34,21 +38,32 @@ pub(crate) struct Begun {
 }
 
 impl Asker {
-    /// Counts a call.
+    /// Counts a call that came with these headers.
     pub(crate) fn new(
         shared: &Shared,
         api: Api,
         address: Option<SocketAddr>,
         key: Option<Arc<Key>>,
+        headers: &HeaderMap,
     ) -> Result<Self, RequestError> {
-        let place = shared.clients.enter(address)?.of_key(key.as_ref())?;
+        let place = place_of(shared, address, key.as_ref())?;
+        let trace = TraceContext::from_headers(headers);
         Ok(Self {
             api,
             address,
             key,
             place,
+            trace,
         })
     }
+}
+
+fn place_of(
+    shared: &Shared,
+    address: Option<SocketAddr>,
+    key: Option<&Arc<Key>>,
+) -> Result<ClientPlace, RequestError> {
+    shared.clients.enter(address)?.of_key(key)
 }
 
 /// Admits requests that belong together and starts them; if one is refused, none has begun. `ending` is the
@@ -73,6 +88,7 @@ pub(crate) async fn begin(
         address,
         key,
         place,
+        trace,
     } = asker;
     let admission = Admission::new(shared, time_given);
     let mut first = Some(place);
@@ -80,14 +96,15 @@ pub(crate) async fn begin(
     for request in requests {
         let place = match first.take() {
             Some(place) => place,
-            None => Asker::new(shared, api, address, key.clone())?.place,
+            None => place_of(shared, address, key.as_ref())?,
         };
         if let Some(ending) = ending.as_mut()
             && shared.model.answers_to(&request.model)
         {
             ending.is_of_served_model();
         }
-        all.push(admission.prepare(request, api, place).await?);
+        let trace = RequestTrace::begin(shared, trace.clone(), &request);
+        all.push(admission.prepare(request, api, place, trace).await?);
     }
     let mut places = match enter(&admission, key.as_deref(), &all).await {
         Ok(places) => places,

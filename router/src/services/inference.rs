@@ -39,12 +39,9 @@ impl Inference {
     /// Counts a call of whoever sends it.
     fn enter<T>(&self, request: &Request<T>) -> Result<Asker, RequestError> {
         let address = PeerInfo::of(request).and_then(|peer| peer.address);
-        Asker::new(
-            &self.0,
-            Api::Grpc,
-            address,
-            request.extensions().get().cloned(),
-        )
+        let key = request.extensions().get().cloned();
+        let headers = request.metadata().as_ref();
+        Asker::new(&self.0, Api::Grpc, address, key, headers)
     }
 }
 

@@ -102,8 +102,10 @@ impl Exporter {
             return;
         };
         let until = Instant::now() + FLUSH_LIMIT;
+        // The thread is to be done first, and its counts to be right.
+        let sent_by = until - Duration::from_millis(250);
         let (done, told) = oneshot::channel();
-        let all_sent = stop.send((until, done)).is_ok()
+        let all_sent = stop.send((sent_by, done)).is_ok()
             && matches!(tokio::time::timeout_at(until, told).await, Ok(Ok(())));
         let [_, (_, dropped), (_, failed)] = counts.snapshot();
         if !all_sent || dropped + failed > 0 {

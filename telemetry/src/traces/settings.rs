@@ -57,6 +57,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Where spans go, as `HOST:PORT`.
+    pub fn endpoint(&self) -> &str {
+        &self.shown_endpoint
+    }
+
     /// Reads the variables: nothing if no traces are to be exported, and in words what was ignored.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> (Option<Self>, Vec<String>) {
         let mut reading = Reading {
@@ -93,7 +98,10 @@ impl Reading<'_> {
         }
         let endpoint = match (endpoint, exporter) {
             (Some(endpoint), _) => endpoint,
-            (None, Some(_)) => ("OTEL_TRACES_EXPORTER".to_owned(), DEFAULT_ENDPOINT.to_owned()),
+            (None, Some(_)) => (
+                "OTEL_TRACES_EXPORTER".to_owned(),
+                DEFAULT_ENDPOINT.to_owned(),
+            ),
             (None, None) => return None,
         };
         let timeout = self.milliseconds_of_traces("TIMEOUT", 10_000);
@@ -106,7 +114,11 @@ impl Reading<'_> {
         };
         self.check_protocol();
         let queue_spans = self.number("OTEL_BSP_MAX_QUEUE_SIZE", 2048, MAX_QUEUE_SPANS);
-        let batch_spans = self.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512.min(queue_spans), queue_spans);
+        let batch_spans = self.number(
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+            512.min(queue_spans),
+            queue_spans,
+        );
         let most = self.milliseconds("OTEL_BSP_EXPORT_TIMEOUT", 30_000);
         Some(Settings {
             endpoint,
@@ -159,7 +171,9 @@ impl Reading<'_> {
         match value.parse() {
             Ok(number) if (1..=most).contains(&number) => number,
             _ => {
-                self.warn(format!("{name} is {value:?}, allowed: 1 to {most}; {default} is taken"));
+                self.warn(format!(
+                    "{name} is {value:?}, allowed: 1 to {most}; {default} is taken"
+                ));
                 default
             }
         }
@@ -197,7 +211,8 @@ impl Reading<'_> {
         } else {
             format!("http://{value}")
         };
-        let wrong = || format!("{name} is {value:?}, expected http://HOST:PORT or https://HOST:PORT");
+        let wrong =
+            || format!("{name} is {value:?}, expected http://HOST:PORT or https://HOST:PORT");
         let endpoint = Endpoint::from_shared(url.clone()).map_err(|_| wrong())?;
         let uri = endpoint.uri();
         let shown = format!("{}", uri.authority().ok_or_else(wrong)?);
@@ -211,7 +226,9 @@ impl Reading<'_> {
             "http" => Ok((endpoint, shown)),
             "https" => {
                 let tls = ClientTlsConfig::new().ca_certificate(self.trusted()?);
-                let endpoint = endpoint.tls_config(tls).map_err(|error| format!("{name}: {error}"))?;
+                let endpoint = endpoint
+                    .tls_config(tls)
+                    .map_err(|error| format!("{name}: {error}"))?;
                 Ok((endpoint, shown))
             }
             _ => Err(wrong()),
@@ -221,7 +238,9 @@ impl Reading<'_> {
     /// Certificates that may sign a collector's.
     fn trusted(&mut self) -> Result<Certificate, String> {
         let named = self.of_traces("CERTIFICATE");
-        let system = TRUSTED.iter().find(|path| std::path::Path::new(path).is_file());
+        let system = TRUSTED
+            .iter()
+            .find(|path| std::path::Path::new(path).is_file());
         let path = match (&named, system) {
             (Some((_, path)), _) => path,
             (None, Some(path)) => *path,
@@ -229,25 +248,35 @@ impl Reading<'_> {
                 return Err("no certificates are trusted here: OTEL_EXPORTER_OTLP_CERTIFICATE can name some".into());
             }
         };
-        let name = named.as_ref().map_or("trusted certificates", |(name, _)| name);
+        let name = named
+            .as_ref()
+            .map_or("trusted certificates", |(name, _)| name);
         let wrong = |error: std::io::Error| format!("{name}: cannot read {path}: {error}");
         let bytes = std::fs::metadata(path).map_err(wrong)?.len();
         if bytes > MAX_CERTIFICATE_BYTES {
-            return Err(format!("{name}: {path} has {bytes} bytes, at most {MAX_CERTIFICATE_BYTES} are read"));
+            return Err(format!(
+                "{name}: {path} has {bytes} bytes, at most {MAX_CERTIFICATE_BYTES} are read"
+            ));
         }
-        std::fs::read(path).map(Certificate::from_pem).map_err(wrong)
+        std::fs::read(path)
+            .map(Certificate::from_pem)
+            .map_err(wrong)
     }
 
     fn check_protocol(&mut self) {
         if let Some((name, value)) = self.of_traces("PROTOCOL")
             && value != "grpc"
         {
-            self.warn(format!("{name} is {value:?}, but traces are exported over grpc alone"));
+            self.warn(format!(
+                "{name} is {value:?}, but traces are exported over grpc alone"
+            ));
         }
         if let Some((name, value)) = self.of_traces("COMPRESSION")
             && value != "none"
         {
-            self.warn(format!("{name} is {value:?}, but traces are exported uncompressed"));
+            self.warn(format!(
+                "{name} is {value:?}, but traces are exported uncompressed"
+            ));
         }
     }
 
@@ -290,7 +319,9 @@ impl Reading<'_> {
             });
             match pair {
                 Some(pair) => pairs.push(pair),
-                None if shown => self.warn(format!("{name}: {entry:?} is no key=value and left out")),
+                None if shown => {
+                    self.warn(format!("{name}: {entry:?} is no key=value and left out"))
+                }
                 None => self.warn(format!("{name}: an entry is no key=value and left out")),
             }
         }

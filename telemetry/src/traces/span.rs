@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use opentelemetry::trace::{
     Link, Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, Tracer as _,
 };
-use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry::{Context, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SdkTracer, Span as SdkSpan};
 
 use super::TraceContext;
@@ -126,6 +126,14 @@ impl Span {
             recording
                 .span
                 .set_attribute(KeyValue::new(key, value.into()));
+        }
+    }
+
+    /// Sets an attribute that is a list of names.
+    pub fn set_names(&mut self, key: &'static str, names: impl Iterator<Item = &'static str>) {
+        if self.is_recording() {
+            let names: Vec<StringValue> = names.map(StringValue::from).collect();
+            self.set(key, Value::Array(names.into()));
         }
     }
 

@@ -20,13 +20,21 @@ pub(super) struct Tracing {
 }
 
 impl Tracer {
+    /// Records nothing.
+    pub const OFF: Self = Self(None);
+
     pub(super) fn new(tracing: Tracing) -> Self {
         Self(Some(Arc::new(tracing)))
     }
 
     /// The span of work that a caller may have a trace for: its own trace otherwise, if it is sampled. A tracer
     /// that is off passes the caller's context on.
-    pub fn begin(&self, kind: Kind, name: impl FnOnce() -> String, caller: Option<TraceContext>) -> Span {
+    pub fn begin(
+        &self,
+        kind: Kind,
+        name: impl FnOnce() -> String,
+        caller: Option<TraceContext>,
+    ) -> Span {
         match &self.0 {
             None => Span::passing(caller),
             Some(tracing) => {

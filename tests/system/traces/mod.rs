@@ -1,0 +1,441 @@
+//! Traces of real processes at a real collector: whose spans belong to whom, which are linked, and which are not
+//! there; and collectors that are of no use to anybody.
+
+mod collector;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::collector::{Collector, Recorded, Tree};
+use crate::answer::Answer;
+use crate::client::{Client, rest};
+use crate::models::{endless, slow_model, tiny_model, tiny_prompt, with};
+use crate::process::Process;
+use crate::service::Roles;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const CALLER: &str = "00f067aa0ba902b7";
+
+/// Router, workers, and where their spans go. Workers end first.
+struct Traced {
+    client: Client,
+    decode: Vec<Process>,
+    prefill: Process,
+    router: Process,
+    _roles: Roles,
+}
+
+impl Traced {
+    async fn start(
+        model: &Path,
+        url: &str,
+        router_flags: &[&str],
+        decode_workers: usize,
+        more: &[(&str, &str)],
+    ) -> Self {
+        let mut roles = Roles::new(model);
+        roles.set("OTEL_EXPORTER_OTLP_ENDPOINT", url);
+        roles.set("OTEL_BSP_SCHEDULE_DELAY", "20");
+        for (name, value) in more {
+            roles.set(name, value);
+        }
+        let flags = [&["--http-listen", "127.0.0.1:0"], router_flags].concat();
+        let router = roles.router(&flags);
+        let worker = |role: &str, id: &str| roles.worker(role, &router, &["--worker-id", id]);
+        let decode = (0..decode_workers)
+            .map(|at| worker("decode", &format!("decode-{at}")))
+            .collect();
+        let prefill = worker("prefill", "prefill-0");
+        let client = Client::connect(router.address()).await;
+        client.until_ready(decode_workers + 1).await;
+        Self {
+            client,
+            decode,
+            prefill,
+            router,
+            _roles: roles,
+        }
+    }
+
+    /// Sends a request over gRPC with this `traceparent`.
+    async fn generate(
+        &self,
+        request: baton_proto::v1::GenerateRequest,
+        traceparent: &str,
+    ) -> Answer {
+        let mut request = tonic::Request::new(request);
+        let value = traceparent.parse().expect("a header");
+        request.metadata_mut().insert("traceparent", value);
+        let events = self.client.inference().generate(request).await;
+        let events = events.expect("it begins").into_inner();
+        rest(events, Answer::default()).await.expect("an answer")
+    }
+
+    /// Sends a request over HTTP with this `traceparent`.
+    fn post(&self, path: &str, body: &Value, traceparent: &str) -> Value {
+        let url = format!("http://{}{path}", self.router.http());
+        let header = format!("traceparent: {traceparent}");
+        let ended = std::process::Command::new("curl")
+            .args(["--silent", "--show-error", "--fail-with-body"])
+            .args(["--max-time", "60", "--header", &header])
+            .args(["--header", "Content-Type: application/json"])
+            .args(["--data", &body.to_string(), &url])
+            .output()
+            .expect("curl starts");
+        assert!(ended.status.success(), "{ended:?}");
+        serde_json::from_slice(&ended.stdout).expect("JSON")
+    }
+}
+
+fn sampled(trace: &str) -> String {
+    format!("00-{trace}-{CALLER}-01")
+}
+
+/// Spans of a request that was handed off once.
+const HANDED_OFF: [(&str, usize); 12] = [
+    ("admission", 1),
+    ("tokenize", 1),
+    ("placement", 1),
+    ("attempt", 1),
+    ("grant", 1),
+    ("prefill leg", 1),
+    ("queued", 1),
+    ("prefill", 1),
+    ("send", 1),
+    ("decode leg", 1),
+    ("receive", 1),
+    ("decode", 1),
+];
+
+/// Whose part is whose, and whose is linked to whose, in a request that was handed off once.
+fn assert_handed_off(tree: &Tree, name: &str) {
+    let request = tree.only(name);
+    assert_eq!(request.parent, CALLER, "{request:#?}");
+    assert_eq!(request.service, "baton-router");
+    assert_eq!(tree.parts(request), ["admission", "attempt", "placement"]);
+    assert_eq!(tree.parts(tree.only("admission")), ["tokenize"]);
+    let attempt = tree.only("attempt");
+    assert_eq!(tree.parts(attempt), ["decode leg", "grant", "prefill leg"]);
+    let (prefill, decode) = (tree.only("prefill leg"), tree.only("decode leg"));
+    assert_eq!(prefill.service, "baton-prefill");
+    assert_eq!(decode.service, "baton-decode");
+    let parts = tree.parts(prefill);
+    let least = ["prefill", "queued", "send"];
+    assert!(least.iter().all(|part| parts.contains(part)), "{parts:?}");
+    assert_eq!(tree.parts(decode), ["decode", "landing", "receive"]);
+    let (send, receive) = (tree.only("send"), tree.only("receive"));
+    let place = |span: &Recorded| vec![(span.trace.clone(), span.id.clone())];
+    assert_eq!(send.links, place(receive), "{send:#?}");
+    assert_eq!(receive.links, place(send), "{receive:#?}");
+    assert_ne!(send.attribute("baton.bytes"), "0");
+    for span in &tree.0 {
+        assert!(!span.is_error, "{span:#?}");
+        assert!(span.from <= span.to, "{span:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_spans_of_all_processes_are_one_trace_over_grpc_and_http() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-of-test=a%20b");
+    let service = Traced::start(
+        &tiny_model(folder.path()),
+        &collector.url(),
+        &[],
+        1,
+        &[headers],
+    )
+    .await;
+    let request = with(endless(tiny_prompt(1, 90), 7), |sampling| {
+        (sampling.seed, sampling.temperature) = (Some(11), Some(0.5));
+    });
+    service.generate(request, &sampled(TRACE)).await;
+    let name = "text_completion tiny";
+    let names = [&HANDED_OFF[..], &[(name, 1)]].concat();
+    let tree = collector.trace(TRACE, &names).await;
+    assert_handed_off(&tree, name);
+    let told = |attribute: &str| tree.only(name).attribute(attribute);
+    assert_eq!(told("gen_ai.operation.name"), "text_completion");
+    assert_eq!(told("gen_ai.request.model"), "tiny");
+    assert_eq!(told("gen_ai.request.max_tokens"), "7");
+    assert_eq!(told("gen_ai.request.temperature"), "0.5");
+    assert_eq!(told("gen_ai.request.seed"), "11");
+    assert_eq!(told("gen_ai.usage.input_tokens"), "90");
+    assert_eq!(told("gen_ai.usage.output_tokens"), "7");
+    assert_eq!(told("gen_ai.response.finish_reasons"), "length");
+    assert_eq!(tree.only("decode").attribute("baton.tokens"), "6");
+    let attempt = tree.only("attempt");
+    assert_eq!(attempt.attribute("baton.prefill_worker"), "prefill-0");
+    assert_eq!(attempt.attribute("baton.decode_worker"), "decode-0");
+    assert_eq!(collector.headers()[0], "a b");
+
+    let trace = TRACE.replace('4', "5");
+    let secret = "Xylophone";
+    let body = json!({
+        "messages": [{"role": "user", "content": format!("{secret} ").repeat(8)}], "max_tokens": 5,
+        "stop": [format!("{secret} {secret}")], "ignore_eos": true, "user": secret,
+    });
+    service.post("/v1/chat/completions", &body, &sampled(&trace));
+    let name = "chat tiny";
+    let names = [&HANDED_OFF[..], &[(name, 1)]].concat();
+    let tree = collector.trace(&trace, &names).await;
+    assert_handed_off(&tree, name);
+    let all = format!("{:?}", collector.spans());
+    assert!(
+        !all.contains(secret),
+        "what clients say is nobody's business"
+    );
+    let traces: BTreeSet<_> = collector
+        .spans()
+        .into_iter()
+        .map(|span| span.trace)
+        .collect();
+    assert_eq!(traces, BTreeSet::from([TRACE.to_owned(), trace]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_malformed_and_unsampled_contexts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = tiny_model(folder.path());
+    let service = Traced::start(&model, &collector.url(), &[], 1, &[]).await;
+    let request = || endless(tiny_prompt(2, 90), 4);
+    let body = json!({"prompt": tiny_prompt(3, 90), "max_tokens": 4, "ignore_eos": true});
+    // Not wanted by its caller: nobody hears of it.
+    let unsampled = TRACE.replace('4', "6");
+    let header = format!("00-{unsampled}-{CALLER}-00");
+    service.generate(request(), &header).await;
+    service.post("/v1/completions", &body, &header);
+    let malformed = [
+        format!("00-{TRACE}-{CALLER}"),
+        format!("00-{}-{CALLER}-01", "0".repeat(32)),
+        format!("00-{TRACE}-{CALLER}-01-more"),
+        "x".repeat(4000),
+    ];
+    for header in &malformed {
+        service.generate(request(), header).await;
+        service.post("/v1/completions", &body, header);
+    }
+    let last = TRACE.replace('4', "7");
+    service.generate(request(), &sampled(&last)).await;
+    let names = [&HANDED_OFF[..], &[("text_completion tiny", 1)]].concat();
+    collector.trace(&last, &names).await;
+    let begin = Instant::now();
+    let roots = loop {
+        let spans = collector.spans();
+        let roots: Vec<_> = (spans.into_iter())
+            .filter(|span| span.name == "text_completion tiny" && span.trace != last)
+            .collect();
+        if roots.len() >= 2 * malformed.len() {
+            break roots;
+        }
+        assert!(begin.elapsed() < crate::process::PATIENCE, "{roots:#?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(roots.len(), 2 * malformed.len());
+    let traces: BTreeSet<_> = roots.iter().map(|root| root.trace.clone()).collect();
+    assert_eq!(traces.len(), roots.len(), "each has a trace of its own");
+    assert!(
+        roots.iter().all(|root| root.parent.is_empty()),
+        "{roots:#?}"
+    );
+    assert!(!traces.contains(TRACE));
+    let all = collector.spans();
+    assert!(all.iter().all(|span| span.trace != unsampled), "{all:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_two_choices_are_one_set_of_spans() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = tiny_model(folder.path());
+    let service = Traced::start(&model, &collector.url(), &[], 1, &[]).await;
+    let request = with(endless(tiny_prompt(4, 90), 5), |sampling| {
+        (sampling.n, sampling.temperature) = (Some(2), Some(1.0));
+    });
+    service.generate(request, &sampled(TRACE)).await;
+    let name = "text_completion tiny";
+    let names = [&HANDED_OFF[..], &[(name, 1)]].concat();
+    let tree = collector.trace(TRACE, &names).await;
+    assert_handed_off(&tree, name);
+    let told = |attribute: &str| tree.only(name).attribute(attribute);
+    assert_eq!(told("gen_ai.request.choice.count"), "2");
+    assert_eq!(told("gen_ai.usage.output_tokens"), "10");
+    assert_eq!(told("gen_ai.response.finish_reasons"), "length,length");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_a_prompt_that_is_computed_where_it_decodes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = tiny_model(folder.path());
+    let flags = ["--local-prefill-tokens", "1000"];
+    let service = Traced::start(&model, &collector.url(), &flags, 1, &[]).await;
+    let request = endless(tiny_prompt(5, 300), 5);
+    service.generate(request, &sampled(TRACE)).await;
+    let names = [("decode leg", 1), ("text_completion tiny", 1)];
+    let tree = collector.trace(TRACE, &names).await;
+    assert_eq!(tree.parts(tree.only("attempt")), ["decode leg"]);
+    let parts = tree.parts(tree.only("decode leg"));
+    assert_eq!(parts, ["decode", "prefill", "queued"]);
+    let chunks = &tree.only("prefill").events;
+    assert!(!chunks.is_empty(), "300 tokens are several chunks");
+    assert!(chunks.iter().all(|event| event == "chunk"), "{chunks:?}");
+    assert!(service.prefill.log().len() < 100_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_every_attempt_of_a_resumed_request_is_a_span() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = slow_model(folder.path());
+    let service = Traced::start(&model, &collector.url(), &[], 2, &[]).await;
+    let request = endless(tiny_prompt(6, 90), 100);
+    let mut call = tonic::Request::new(request);
+    let value = sampled(TRACE).parse().expect("a header");
+    call.metadata_mut().insert("traceparent", value);
+    let events = service.client.inference().generate(call).await;
+    let mut events = events.expect("it begins").into_inner();
+    let mut answer = Answer::default();
+    while answer
+        .choices
+        .values()
+        .map(|c| c.token_ids.len())
+        .sum::<usize>()
+        < 10
+    {
+        let event = events.message().await.expect("it goes on");
+        answer.take(event.expect("more"));
+    }
+    let status = service.client.status().await;
+    let busy = (status.workers.iter())
+        .filter(|worker| worker.in_flight > 0)
+        .filter_map(|worker| worker.info.as_ref())
+        .find(|info| info.worker_id.starts_with("decode"))
+        .expect("somebody decodes");
+    let index = usize::from(busy.worker_id == "decode-1");
+    service.decode[index].signal("KILL");
+    let answer = rest(events, answer).await.expect("it is resumed");
+    assert_eq!(answer.ids().len(), 100);
+
+    let names = [
+        ("text_completion slow", 1),
+        ("attempt", 2),
+        ("prefill leg", 2),
+        ("decode leg", 1),
+    ];
+    let tree = collector.trace(TRACE, &names).await;
+    let request = tree.only("text_completion slow");
+    let attempts = tree.named("attempt");
+    assert!(attempts.iter().all(|attempt| attempt.parent == request.id));
+    let [first, .., last] = attempts[..] else {
+        panic!("{tree:#?}")
+    };
+    assert!(first.is_error, "{first:#?}");
+    assert!(!last.is_error, "{last:#?}");
+    assert!(!request.is_error, "{request:#?}");
+    assert_ne!(last.attribute("baton.kept_tokens"), "", "{last:#?}");
+    assert!(last.attribute("baton.reason").starts_with("resume: "));
+    assert_eq!(tree.only("decode leg").parent, last.id);
+    let legs: Vec<_> = tree
+        .named("prefill leg")
+        .iter()
+        .map(|leg| &leg.parent)
+        .collect();
+    assert!(
+        legs.contains(&&first.id) && legs.contains(&&last.id),
+        "{legs:?}"
+    );
+    let log = service.router.log();
+    let failed = log.lines().find(|line| line.contains("leg failed"));
+    let failed = failed.expect("a failure is logged");
+    assert!(failed.contains(TRACE), "logs name the trace: {failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_04_useless_collectors_touch_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
+    let slow = Collector::with_delay(Duration::from_secs(10)).await;
+    let black_hole = Collector::black_hole().await;
+    // A port that nobody listens on once it is given back.
+    let absent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let absent = absent.local_addr().expect("bound");
+    let absent = format!("http://{absent}");
+    let little = [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "16"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8"),
+    ];
+    let mut expected: Option<Vec<Vec<u32>>> = None;
+    for url in [absent, black_hole.url(), slow.url()] {
+        let mut service = Traced::start(&model, &url, &[], 1, &little).await;
+        let mut answers = Vec::new();
+        for seed in 0..20 {
+            let request = endless(tiny_prompt(seed, 80), 8);
+            let answer = service.client.generate(request).await.expect("an answer");
+            answers.push(answer.ids().to_vec());
+        }
+        assert_eq!(expected.get_or_insert_with(|| answers.clone()), &answers);
+        service.client.assert_idle().await;
+        let dropped = service.client.counter("trace_spans_dropped").await;
+        assert!(dropped > 0, "{url}: a queue of 16 holds no 20 requests");
+        let begin = Instant::now();
+        let Traced {
+            decode,
+            prefill,
+            router,
+            ..
+        } = &mut service;
+        let all = decode.iter_mut().chain([prefill, router]);
+        for process in all {
+            process.signal("TERM");
+            let status = process.wait();
+            assert!(status.success(), "{url}: {status}: {}", process.log());
+            assert!(!process.log().contains("panicked"), "{}", process.log());
+        }
+        // Three processes, each of which may take three seconds for its last spans.
+        assert!(begin.elapsed() < Duration::from_secs(50), "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
+    let collector = Collector::start().await;
+    let odd = [
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "nothing,deployment.environment.name=test",
+        ),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_SERVICE_NAME", "of-test"),
+    ];
+    let service = Traced::start(&model, &collector.url(), &[], 1, &odd).await;
+    service
+        .generate(endless(tiny_prompt(1, 90), 4), &sampled(TRACE))
+        .await;
+    let tree = collector.trace(TRACE, &[("text_completion tiny", 1)]).await;
+    assert_eq!(tree.only("text_completion tiny").service, "of-test");
+    let log = service.router.log();
+    for (name, _) in &odd[..4] {
+        assert!(log.contains(name), "{name} is not in {log}");
+    }
+    drop(service);
+    let service = Traced::start(&model, "no url at all", &[], 1, &[]).await;
+    let answer = service
+        .generate(endless(tiny_prompt(1, 90), 4), &sampled(TRACE))
+        .await;
+    assert_eq!(answer.ids().len(), 4);
+    let log = service.router.log();
+    assert!(
+        log.contains("OTEL_EXPORTER_OTLP_ENDPOINT is \"no url at all\""),
+        "{log}"
+    );
+}
