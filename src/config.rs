@@ -22,6 +22,7 @@ const SECTIONS: [&str; 11] = [
     "prefill",
     "decode",
     "generate",
+    "trace",
     "status",
     "drain",
     "health",

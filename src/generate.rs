@@ -13,9 +13,10 @@ use baton_proto::v1::{
 use serde_json::{Value, json};
 
 use crate::args::{Format, GenerateArgs};
-use crate::client;
 use crate::exit::{Failure, readable};
 use crate::receipt::{receipt_json, receipt_text, usage_json};
+use crate::timeline::{Canvas, Timeline};
+use crate::{client, trace};
 
 /// Largest --prompt-file; the router's own limit is lower and names itself.
 const MAX_PROMPT_FILE_BYTES: u64 = 64 << 20;
@@ -38,7 +39,7 @@ async fn stream(args: &GenerateArgs, printer: &mut Printer) -> Result<(), Stream
         request.set_timeout(Duration::from_millis(deadline_ms));
     }
     let mut events = client.generate(request).await?.into_inner();
-    let mut done = false;
+    let mut done = None;
     loop {
         let next = tokio::select! {
             next = events.message() => next?,
@@ -52,17 +53,20 @@ async fn stream(args: &GenerateArgs, printer: &mut Printer) -> Result<(), Stream
             Some(Some(Event::Finished(finished))) => printer.finished(&finished)?,
             Some(Some(Event::Done(event))) => {
                 printer.done(&event)?;
-                done = true;
+                done = Some(event);
             }
             // An event of a newer router; what is known still arrives.
             Some(None) => {}
-            None if done => return Ok(()),
-            None => {
-                let status = tonic::Status::internal("the stream ended without a final event");
-                return Err(status.into());
-            }
+            None => break,
         }
     }
+    let done =
+        done.ok_or_else(|| tonic::Status::internal("the stream ended without a final event"))?;
+    if args.trace {
+        let timeline = trace::of_ended(args.connect.as_deref(), &args.security, &done).await;
+        printer.timeline(&timeline)?;
+    }
+    Ok(())
 }
 
 /// Why the stream ended early.
@@ -256,6 +260,15 @@ impl Printer {
         if self.receipt {
             eprint!("\n{}", receipt_text(done));
         }
+        Ok(())
+    }
+
+    fn timeline(&mut self, timeline: &Timeline) -> Result<(), Failure> {
+        if self.format == Format::Json {
+            return line(&json!({ "event": "trace", "trace": timeline.json() }));
+        }
+        let drawn = Canvas::of(&std::io::stderr()).draw(timeline);
+        eprint!("\n{drawn}");
         Ok(())
     }
 

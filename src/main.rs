@@ -19,7 +19,9 @@ mod roles;
 mod security;
 mod small_file;
 mod status;
+mod timeline;
 mod top;
+mod trace;
 mod traces;
 mod up;
 
@@ -78,6 +80,7 @@ async fn dispatch(cli: Cli, file: &config::File) -> Result<(), Failure> {
         Command::Decode(args) => roles::decode(file.layer("decode", &args, &[FINDING])?).await,
         Command::Generate(args) => generate::run(file.layer("generate", &*args, &[PROMPTS])?).await,
         Command::Status(args) => status::run(file.layer("status", &args, &[])?).await,
+        Command::Trace(args) => trace::run(file.layer("trace", &args, &[])?).await,
         Command::Drain(args) => status::drain(file.layer("drain", &args, &[])?).await,
         Command::Health(args) => health::run(file.layer("health", &args, &[])?).await,
         Command::Top(args) => top::run(file.layer("top", &args, &[])?).await,

@@ -111,6 +111,10 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) receipt: bool,
+    /// Draw where the time went, on standard error at the end; with json, one more object.
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) trace: bool,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) security: AskingSecurityArgs,
@@ -124,6 +128,27 @@ pub(crate) struct StatusArgs {
     #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connect: Option<String>,
+    /// How to print [default: text].
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) security: AskingSecurityArgs,
+}
+
+/// A request to draw.
+#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TraceArgs {
+    /// Router to ask [default: 127.0.0.1:7070].
+    #[arg(long, env = "BATON_CONNECT", value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connect: Option<String>,
+    /// Id or label of a request that runs, or that has ended of late.
+    #[arg(value_name = "REQUEST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request: Option<String>,
     /// How to print [default: text].
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]

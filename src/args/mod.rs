@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use bench::{
     BenchArgs, BenchCommand, BenchEngineArgs, BenchServeArgs, EnginePart, PeerArg,
 };
-pub(crate) use clients::{DrainArgs, GenerateArgs, HealthArgs, HealthName, StatusArgs};
+pub(crate) use clients::{DrainArgs, GenerateArgs, HealthArgs, HealthName, StatusArgs, TraceArgs};
 pub(crate) use membership::EtcdArgs;
 pub(crate) use security::{
     AskingSecurityArgs, KeysArgs, KeysCommand, NewKeyArgs, ServingSecurityArgs,
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Generate(Box<GenerateArgs>),
     /// Show workers, queues and page ledgers.
     Status(StatusArgs),
+    /// Draw where the time of one request went.
+    Trace(TraceArgs),
     /// Ask a worker to finish what runs and accept nothing more.
     Drain(DrainArgs),
     /// Ask one process whether it is ready or live, as a probe does.

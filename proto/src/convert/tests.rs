@@ -9,7 +9,7 @@ use crate::domain::{
     CommitPayload, Completion, Fingerprint, FinishReason, GeneratedToken, Grant, Ledger, PageSlot,
     PromptLogprobs, SequenceSpec, TransferEndpoint, Transport, WorkerInfo, WorkerLoad, WorkerRole,
 };
-use crate::ids::{Attempt, Incarnation, RequestId, TransferId, TransferSecret, WorkerId};
+use crate::ids::{Attempt, Incarnation, RequestId, SpanRef, TransferId, TransferSecret, WorkerId};
 use crate::legs::{
     DecodeCommand, DecodeEvent, DecodeReport, PrefillCommand, PrefillEvent, PrefillReport,
     Scheduled,
@@ -399,6 +399,7 @@ fn sec_02_grants_are_bounded() {
     );
     let slots = vec![v1::PageSlot::default(); (1 << 17) + 1];
     assert_eq!(refused(&|g| g.slots = slots.clone()), "grant.slots");
+    assert_eq!(refused(&|g| g.span = vec![1; 24]), "grant.span");
 }
 
 #[test]
@@ -485,10 +486,19 @@ fn tokens_and_commits_are_checked() {
     let unordered = v1::CommitPayload {
         first_tokens: vec![],
         running_choices: vec![2, 1],
+        span: vec![],
     };
     assert_eq!(
         CommitPayload::try_from(unordered).unwrap_err().field(),
         "commit.running_choices"
+    );
+    let cut = v1::CommitPayload {
+        span: vec![1; 26],
+        ..v1::CommitPayload::default()
+    };
+    assert_eq!(
+        CommitPayload::try_from(cut).unwrap_err().field(),
+        "commit.span"
     );
 }
 

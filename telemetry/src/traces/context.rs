@@ -224,4 +224,39 @@ mod tests {
         assert_eq!(TraceContext::from_bytes(&context.to_bytes()), Some(context));
         assert_eq!(TraceContext::from_bytes(&[0; 25]), None);
     }
+
+    /// Whatever comes, it is read the same again or not at all.
+    #[test]
+    fn obs_01_random_headers_never_panic() {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut next = move |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let mut good = 0;
+        for _ in 0..20_000 {
+            let mut bytes = GOOD.as_bytes().to_vec();
+            for _ in 0..next(3) {
+                let alphabet = b"0123456789abcdefABCDEFg-+ \xff";
+                let at = next(bytes.len());
+                bytes[at] = alphabet[next(alphabet.len())];
+            }
+            bytes.truncate(TRACEPARENT_BYTES + 1 - next(2) * next(TRACEPARENT_BYTES));
+            let Ok(value) = HeaderValue::from_bytes(&bytes) else {
+                continue;
+            };
+            let mut headers = HeaderMap::new();
+            headers.insert(TRACEPARENT, value);
+            if let Some(context) = TraceContext::from_headers(&headers) {
+                good += 1;
+                let mut metadata = MetadataMap::new();
+                context.insert_into(&mut metadata);
+                let again = TraceContext::from_headers(metadata.as_ref());
+                assert_eq!(again, Some(context), "{}", bytes.escape_ascii());
+            }
+        }
+        assert!(good > 1000, "{good} of them are good");
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData};
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -58,6 +58,7 @@ pub fn start(settings: Settings, identity: &Identity) -> std::io::Result<(Tracer
         tracer: provider.tracer_with_scope(scope),
         counts: Arc::clone(&counts),
         takes_context: settings.takes_context,
+        believes: matches!(settings.sampler, Sampler::ParentBased(_)),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -17,6 +17,8 @@ pub(super) struct Tracing {
     pub(super) counts: Arc<Counts>,
     /// Whether clients' headers are looked at.
     pub(super) takes_context: bool,
+    /// Whether a caller that does not want its spans is believed.
+    pub(super) believes: bool,
 }
 
 impl Tracer {
@@ -39,6 +41,9 @@ impl Tracer {
             None => Span::passing(caller),
             Some(tracing) => {
                 let caller = caller.filter(|_| tracing.takes_context);
+                if tracing.is_unwanted(caller.as_ref()) {
+                    return Span::passing(caller);
+                }
                 Span::start(&tracing.tracer, kind, name(), caller.as_ref(), None)
             }
         }
@@ -47,7 +52,7 @@ impl Tracer {
     /// The span of work for a span of another process of the same service; off without one.
     pub fn join(&self, kind: Kind, name: &'static str, parent: Option<TraceContext>) -> Span {
         match (&self.0, parent) {
-            (Some(tracing), Some(parent)) => {
+            (Some(tracing), Some(parent)) if !tracing.is_unwanted(Some(&parent)) => {
                 Span::start(&tracing.tracer, kind, name, Some(&parent), None)
             }
             (_, parent) => Span::passing(parent),
@@ -58,6 +63,13 @@ impl Tracer {
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let counts = self.0.as_ref().map(|tracing| tracing.counts.snapshot());
         counts.into_iter().flatten()
+    }
+}
+
+impl Tracing {
+    /// Known before anything is built.
+    fn is_unwanted(&self, caller: Option<&TraceContext>) -> bool {
+        self.believes && caller.is_some_and(|caller| !caller.is_sampled())
     }
 }
 
