@@ -323,13 +323,13 @@ async fn obs_01_every_attempt_of_a_resumed_request_is_a_span() {
     assert_eq!(answer.ids().len(), 100);
 
     let names = [
-        ("text_completion slow", 1),
+        ("text_completion tiny", 1),
         ("attempt", 2),
         ("prefill leg", 2),
         ("decode leg", 1),
     ];
     let tree = collector.trace(TRACE, &names).await;
-    let request = tree.only("text_completion slow");
+    let request = tree.only("text_completion tiny");
     let attempts = tree.named("attempt");
     assert!(attempts.iter().all(|attempt| attempt.parent == request.id));
     let [first, .., last] = attempts[..] else {
