@@ -90,9 +90,10 @@ impl Canvas {
         let worker: String = phase.worker.chars().take(MOST_NAME).collect();
         let (before, bar) = axis.bar(phase.from_us, phase.to_us);
         let after = axis.cells - before - bar.chars().count();
-        let bar = match self.colour {
-            true => format!("\x1b[{}m{bar}\x1b[0m", colour(phase.name)),
-            false => bar,
+        let bar = if self.colour {
+            format!("\x1b[{}m{bar}\x1b[0m", colour(phase.name))
+        } else {
+            bar
         };
         let _ = writeln!(
             text,

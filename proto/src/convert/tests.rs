@@ -526,6 +526,7 @@ fn xfr_24_random_bytes_never_panic() {
         v1::CommitPayload::from(CommitPayload {
             first_tokens: vec![token()],
             running_choices: vec![0],
+            span: Some(SpanRef([9; 25])),
         })
         .encode_to_vec(),
         v1::WorkerInfo::from(info()).encode_to_vec(),

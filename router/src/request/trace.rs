@@ -41,9 +41,12 @@ impl RequestTrace {
         let model = shared.model.name();
         // A name that nobody knows is not worth a span's.
         let is_known = shared.model.answers_to(&message.model);
-        let name = || match is_known {
-            true => format!("{operation} {model}"),
-            false => operation.to_owned(),
+        let name = || {
+            if is_known {
+                format!("{operation} {model}")
+            } else {
+                operation.to_owned()
+            }
         };
         let mut request = shared.tracer().begin(Kind::Server, name, caller);
         if request.is_recording() {
@@ -217,9 +220,12 @@ impl RequestTrace {
         let code = error.code();
         let said_by_client = matches!(code, Code::InvalidArgument | Code::NotFound);
         // What is wrong with a request may repeat words of it.
-        self.end_badly(code, || match said_by_client {
-            true => code_name(code).to_owned(),
-            false => error.to_string(),
+        self.end_badly(code, || {
+            if said_by_client {
+                code_name(code).to_owned()
+            } else {
+                error.to_string()
+            }
         });
     }
 

@@ -86,8 +86,7 @@ impl Reading<'_> {
         let exporter = self.get("OTEL_TRACES_EXPORTER");
         let endpoint = self.of_traces("ENDPOINT");
         match exporter.as_deref() {
-            None => {}
-            Some("otlp") => {}
+            None | Some("otlp") => {}
             Some("none") => return None,
             Some(other) => {
                 self.warn(format!(
@@ -194,15 +193,13 @@ impl Reading<'_> {
         let Some((name, value)) = found else {
             return Duration::from_millis(default);
         };
-        match value.parse() {
-            Ok(ms @ 1..=DAY_MS) => Duration::from_millis(ms),
-            _ => {
-                self.warn(format!(
-                    "{name} is {value:?}, allowed: 1 to {DAY_MS} milliseconds; {default} is taken"
-                ));
-                Duration::from_millis(default)
-            }
+        if let Ok(ms @ 1..=DAY_MS) = value.parse() {
+            return Duration::from_millis(ms);
         }
+        self.warn(format!(
+            "{name} is {value:?}, allowed: 1 to {DAY_MS} milliseconds; {default} is taken"
+        ));
+        Duration::from_millis(default)
     }
 
     fn endpoint(&mut self, (name, value): &(String, String)) -> Result<(Endpoint, String), String> {
@@ -320,7 +317,7 @@ impl Reading<'_> {
             match pair {
                 Some(pair) => pairs.push(pair),
                 None if shown => {
-                    self.warn(format!("{name}: {entry:?} is no key=value and left out"))
+                    self.warn(format!("{name}: {entry:?} is no key=value and left out"));
                 }
                 None => self.warn(format!("{name}: an entry is no key=value and left out")),
             }

@@ -70,22 +70,19 @@ impl Served {
         std.set_nonblocking(true).unwrap();
         runtime.spawn(async move {
             let listener = TcpListener::from_std(std).unwrap();
-            match collector {
-                Some(collector) => {
-                    let incoming = tonic::transport::server::TcpIncoming::from(listener);
-                    tonic::transport::Server::builder()
-                        .add_service(TraceServiceServer::new(collector))
-                        .serve_with_incoming(incoming)
-                        .await
-                        .unwrap();
-                }
-                None => {
-                    // Takes connections, and never says a word.
-                    let mut held = Vec::new();
-                    while let Ok((connection, _)) = listener.accept().await {
-                        held.push(connection);
-                    }
-                }
+            if let Some(collector) = collector {
+                let incoming = tonic::transport::server::TcpIncoming::from(listener);
+                tonic::transport::Server::builder()
+                    .add_service(TraceServiceServer::new(collector))
+                    .serve_with_incoming(incoming)
+                    .await
+                    .unwrap();
+                return;
+            }
+            // Takes connections, and never says a word.
+            let mut held = Vec::new();
+            while let Ok((connection, _)) = listener.accept().await {
+                held.push(connection);
             }
         });
         Self {
