@@ -16,7 +16,7 @@ use crate::small_file;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Sections that a file may have, one per command.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "up",
     "router",
     "prefill",
