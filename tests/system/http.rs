@@ -11,7 +11,7 @@ use crate::process::{Process, baton};
 use crate::service::{Roles, Setup};
 
 const CHAT: &str = "/v1/chat/completions";
-const TEXT: &str = "/v1/completions";
+pub(crate) const TEXT: &str = "/v1/completions";
 
 /// Runs curl with these arguments; what it wrote, with the status behind.
 fn curl(arguments: &[&str]) -> (u16, String) {
@@ -42,7 +42,7 @@ fn curl(arguments: &[&str]) -> (u16, String) {
 }
 
 /// Posts JSON.
-fn post(process: &Process, path: &str, body: &Value, more: &[&str]) -> (u16, String) {
+pub(crate) fn post(process: &Process, path: &str, body: &Value, more: &[&str]) -> (u16, String) {
     let url = format!("http://{}{path}", process.http());
     let body = body.to_string();
     let json = [
@@ -54,7 +54,7 @@ fn post(process: &Process, path: &str, body: &Value, more: &[&str]) -> (u16, Str
     curl(&[&json, more, &[&url]].concat())
 }
 
-fn answer(process: &Process, path: &str, body: &Value) -> Value {
+pub(crate) fn answer(process: &Process, path: &str, body: &Value) -> Value {
     let (status, body) = post(process, path, body, &[]);
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).expect("JSON")

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, WorkerClient, is_idle, ledger};
 use crate::models::{endless, slow_model, tiny_prompt};
+use crate::process::baton;
 
 use crate::service::Trio;
 
@@ -145,4 +146,23 @@ async fn a_router_that_dies_mid_stream_ends_the_sequences_on_its_decode_worker()
     decode.within(AFTER_DEATH, "idle", is_idle).await;
     start_again(&mut trio).await;
     assert_serves(&trio).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_says_that_its_router_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trio = Trio::start(&slow_model(folder.path()), &[]).await;
+    let (_, decode) = trio.workers().await;
+    let address = trio.router.address().to_owned();
+    let client = tokio::task::spawn_blocking(move || {
+        let request = ["--prompt", "x", "--max-tokens", "3000", "--ignore-eos"];
+        baton(&[&["generate", "--connect", &address], &request[..]].concat())
+    });
+    decode.when("decoding", |load| load.running > 0).await;
+    trio.router.signal("KILL");
+    let ended = client.await.expect("it ends");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let words = "UNAVAILABLE: the connection to the router was lost";
+    assert!(ended.stderr.contains(words), "{ended:?}");
+    decode.within(AFTER_DEATH, "idle", is_idle).await;
 }

@@ -25,6 +25,8 @@ mod exact;
 mod garbage;
 mod health;
 mod http;
+mod http_pressure;
+mod http_sampling;
 mod keys;
 mod killed_routers;
 mod killed_workers;
