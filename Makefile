@@ -13,7 +13,7 @@ MINUTES ?= 3
 export PROMPT
 RELEASE := target/release/baton
 
-.PHONY: help demo serve test test-ui check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm bench-clients instructions
+.PHONY: help demo serve test test-ui check unit sim soak long-tests release setup bench-peers bench-engine bench-vllm bench-router bench-clients instructions
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,7 +74,10 @@ bench-vllm: release ## install vLLM for CPUs (some gigabytes) and measure it and
 	@scripts/bench-vllm.sh
 	$(RELEASE) bench engine --model "$$(scripts/fetch-model.sh)" --peer vllm
 
-bench-clients: release ## OpenAI's own client against the service over HTTP (installs it)
+bench-router: release ## what the router adds and takes, beside smg (installs it)
+	@scripts/bench-router.sh $(RELEASE) "$$(scripts/fetch-model.sh)"
+
+bench-clients: release ## OpenAI's client, aiperf and vLLM's benchmark client over HTTP (installs them)
 	@scripts/bench-clients.sh $(RELEASE) "$$(scripts/fetch-model.sh)"
 
 instructions: setup ## count the instructions of the engine's kernels (needs valgrind)

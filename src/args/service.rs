@@ -1,5 +1,6 @@
 //! Arguments of the serving commands.
 
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 
 use baton_kv_cache::KvDtype;
@@ -163,6 +164,10 @@ pub(crate) struct RouterArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) etcd: EtcdArgs,
+    /// Threads that serve connections, 1 to 255 [default: one for each processor, at least 2].
+    #[arg(long, env = "BATON_ASYNC_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) async_threads: Option<NonZeroU8>,
     /// Prompts up to this many tokens are prefilled on the decode worker [default: 64].
     #[arg(long, env = "BATON_LOCAL_PREFILL_TOKENS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

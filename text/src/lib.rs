@@ -25,6 +25,7 @@ mod stop;
 mod template;
 mod utf8;
 mod vocabulary;
+mod words;
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use tokenizers::{
 
 use crate::TextError;
 use crate::error::excerpt;
+use crate::words::AsciiWords;
 
 /// Words remembered with their ids, per thread that encodes.
 const CACHED_WORDS: usize = 10_000;
@@ -27,6 +28,8 @@ pub(crate) struct Pipeline {
     /// Cuts any other text.
     pub(crate) rest: Option<PreTokenizerWrapper>,
     pub(crate) bpe: BPE,
+    /// How ASCII text is cut, where that needs no more.
+    ascii: Option<AsciiWords>,
 }
 
 /// How a BPE model treats what its vocabulary does not hold.
@@ -101,6 +104,7 @@ impl Pipeline {
         bpe: BPE,
     ) -> Self {
         Self {
+            ascii: AsciiWords::of(normalizer.as_ref(), pre_tokenizer.as_ref()),
             normalizer,
             rest: pre_tokenizer.clone().map(without_first_prefix),
             first: pre_tokenizer,
@@ -118,6 +122,9 @@ impl Pipeline {
         first: bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
+        if let Some(words) = self.ascii.filter(|_| text.is_ascii()) {
+            return words.each(text, |word| self.merge(word, ids));
+        }
         let mut words = PreTokenizedString::from(text);
         if let Some(normalizer) = &self.normalizer {
             words
@@ -129,12 +136,18 @@ impl Pipeline {
                 .map_err(|error| failed(&error.to_string()))?;
         }
         for (word, ..) in words.get_splits(OffsetReferential::Normalized, OffsetType::None) {
-            let tokens = self
-                .bpe
-                .tokenize(word)
-                .map_err(|error| failed(&error.to_string()))?;
-            ids.extend(tokens.into_iter().map(|token| token.id));
+            self.merge(word, ids)?;
         }
+        Ok(())
+    }
+
+    /// Appends the ids of a word.
+    fn merge(&self, word: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
+        let tokens = self
+            .bpe
+            .tokenize(word)
+            .map_err(|error| failed(&error.to_string()))?;
+        ids.extend(tokens.into_iter().map(|token| token.id));
         Ok(())
     }
 }

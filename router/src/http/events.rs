@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use baton_proto::v1::generate_response::Event;
+use futures::future::Either;
 use futures::stream::{SelectAll, select_all};
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tonic::Status;
@@ -19,8 +20,11 @@ pub(super) type Item = Result<(usize, Event), Status>;
 pub(super) struct Events {
     /// Taken before the others, to see how things go.
     first: Option<Item>,
-    rest: SelectAll<Labelled>,
+    rest: Rest,
 }
+
+/// Most requests have one prompt.
+type Rest = Either<Labelled, SelectAll<Labelled>>;
 
 #[derive(Debug)]
 struct Labelled {
@@ -54,9 +58,15 @@ impl Events {
     pub(super) async fn begin(
         responses: impl IntoIterator<Item = Metered>,
     ) -> Result<Self, Status> {
-        let labelled = (responses.into_iter().enumerate())
+        let mut labelled = (responses.into_iter().enumerate())
             .map(|(prompt, responses)| Labelled { prompt, responses });
-        let mut rest = select_all(labelled);
+        let mut rest = match (labelled.next(), labelled.next()) {
+            (Some(only), None) => Either::Left(only),
+            (first, second) => {
+                let all = first.into_iter().chain(second).chain(labelled);
+                Either::Right(select_all(all))
+            }
+        };
         match rest.next().await {
             Some(Ok(first)) => Ok(Self {
                 first: Some(Ok(first)),
@@ -82,7 +92,7 @@ impl Events {
         }
         let next = self.rest.next().await;
         if matches!(next, Some(Err(_))) {
-            self.rest = SelectAll::new();
+            self.rest = Either::Right(SelectAll::new());
         }
         next
     }

@@ -13,11 +13,13 @@ use super::events::{Events, Item};
 use super::generate::{Shape, Streamed};
 use super::logprobs::{chat, text};
 use super::pieces::{Piece, Pieces};
-use super::replies::{ChatChunk, ChatDelta, Delta, TextChoice, UsageSoFar};
+use super::replies::{ChatChunk, ChatDelta, Delta, TextChoice, TextCompletion, UsageSoFar};
 use crate::error::RequestError;
 
 /// Bytes after which what is there is written, whatever else is there already.
 const WRITE_BYTES: usize = 16 << 10;
+/// Room for a few events.
+const FIRST_BYTES: usize = 4 << 10;
 /// After the last event of an answer that has reached its end.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
@@ -40,8 +42,18 @@ pub(super) fn body(events: Events, pieces: Pieces) -> Body {
 #[derive(Debug, Clone, Default)]
 struct Choice {
     begun: bool,
+    /// What stands around the text of pieces that have nothing else to tell.
+    around: Option<Around>,
     /// Characters before the next token.
     offset: u32,
+}
+
+/// A piece of either kind of answer.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Chunk {
+    Chat(ChatChunk),
+    Text(TextCompletion),
 }
 
 struct Stream {
@@ -54,7 +66,7 @@ struct Stream {
 impl Stream {
     /// The next bytes: an event, and all that are there after it.
     async fn next(&mut self) -> Option<Bytes> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(FIRST_BYTES);
         while !self.ended && out.len() < WRITE_BYTES {
             let item = match self.events.now() {
                 Some(item) => Some(item),
@@ -88,17 +100,45 @@ impl Stream {
     }
 
     fn write_piece(&mut self, piece: Piece, out: &mut Vec<u8>) {
+        let Some(choice) = self.choices.get_mut(piece.index) else {
+            return;
+        };
+        let first = !std::mem::replace(&mut choice.begun, true);
+        let known = choice.around.take();
+        let reply = &self.pieces.head.reply;
+        let (field, tells_role) = match reply.shape {
+            Shape::Chat => ("content", first),
+            Shape::Text => ("text", false),
+        };
+        let everywhere = reply.stream.is_some_and(|streamed| streamed.everywhere);
+        if piece.finish.is_some() || reply.logprobs || everywhere || tells_role {
+            event(&self.chunk(piece, first), out);
+            return;
+        }
+        let around = known.or_else(|| {
+            let empty = Piece {
+                index: piece.index,
+                ..Piece::default()
+            };
+            Around::of(&self.chunk(empty, false), field)
+        });
+        if let Some(around) = &around {
+            around.write(&piece.text, out);
+        }
+        if let Some(choice) = self.choices.get_mut(piece.index) {
+            choice.around = around;
+        }
+    }
+
+    /// A piece of one choice, whatever it has to tell.
+    fn chunk(&mut self, piece: Piece, first: bool) -> Chunk {
         let reply = &self.pieces.head.reply;
         let Streamed { usage, everywhere } = reply.stream.unwrap_or_default();
         let usage = (usage || everywhere).then(|| everywhere.then(|| self.pieces.usage()));
         let (shape, told) = (reply.shape, reply.logprobs && piece.finish.is_none());
-        let Some(choice) = self.choices.get_mut(piece.index) else {
-            return;
-        };
         let index = piece.index as u32;
         match shape {
             Shape::Chat => {
-                let first = !std::mem::replace(&mut choice.begun, true);
                 let delta = ChatDelta {
                     index,
                     delta: Delta {
@@ -108,18 +148,21 @@ impl Stream {
                     logprobs: told.then(|| chat(piece.tokens)),
                     finish_reason: piece.finish,
                 };
-                event(&self.chat_chunk(vec![delta], usage), out);
+                Chunk::Chat(self.chat_chunk(vec![delta], usage))
             }
             Shape::Text => {
+                let mut nowhere = 0;
+                let choice = self.choices.get_mut(piece.index);
+                let offset = choice.map_or(&mut nowhere, |choice| &mut choice.offset);
                 let choice = TextChoice {
                     index,
                     text: piece.text,
-                    logprobs: told.then(|| text(piece.tokens, &mut choice.offset)),
+                    logprobs: told.then(|| text(piece.tokens, offset)),
                     finish_reason: piece.finish,
                 };
                 let mut chunk = text_head(&self.pieces.head, vec![choice]);
                 chunk.usage = usage;
-                event(&chunk, out);
+                Chunk::Text(chunk)
             }
         }
     }
@@ -161,6 +204,39 @@ impl Stream {
     }
 }
 
+/// An event but for a text in it: pieces of one choice differ in little else.
+#[derive(Debug, Clone)]
+struct Around {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Around {
+    /// Of a value whose `field`, which no other field is called, is an empty text.
+    fn of(value: &impl Serialize, field: &str) -> Option<Self> {
+        let mut before = Vec::new();
+        event(value, &mut before);
+        let place = format!("\"{field}\":\"\"");
+        // Inside of other texts, quotation marks are escaped.
+        let mut windows = before.windows(place.len());
+        let text = windows.position(|window| window == place.as_bytes())? + place.len() - 2;
+        let after = before.split_off(text + 2);
+        before.truncate(text);
+        Some(Self { before, after })
+    }
+
+    fn write(&self, text: &str, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.extend_from_slice(&self.before);
+        if serde_json::to_writer(&mut *out, text).is_err() {
+            // Writing to memory cannot fail.
+            out.truncate(begin);
+            return;
+        }
+        out.extend_from_slice(&self.after);
+    }
+}
+
 /// Writes one event.
 fn event(value: &impl Serialize, out: &mut Vec<u8>) {
     let begin = out.len();
@@ -171,4 +247,50 @@ fn event(value: &impl Serialize, out: &mut Vec<u8>) {
         return;
     }
     out.extend_from_slice(b"\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(content: &str) -> ChatChunk {
+        let delta = ChatDelta {
+            index: 3,
+            delta: Delta {
+                role: None,
+                content: Some(content.to_owned()),
+            },
+            logprobs: None,
+            finish_reason: None,
+        };
+        ChatChunk {
+            id: r#""content":"""#.to_owned(),
+            object: "chat.completion.chunk",
+            created: 1,
+            model: "\"content\":\"\" \\".to_owned(),
+            choices: vec![delta],
+            usage: Some(None),
+            receipts: None,
+        }
+    }
+
+    #[test]
+    fn a_piece_is_the_same_written_at_once_and_around_its_text() {
+        let around = Around::of(&chunk(""), "content").unwrap();
+        for text in [
+            "",
+            " word",
+            "\"",
+            "\\",
+            "\n\u{0}\u{7f}",
+            "日本 é 🙂",
+            "\"content\":\"\"",
+        ] {
+            let (mut at_once, mut in_parts) = (Vec::new(), Vec::new());
+            event(&chunk(text), &mut at_once);
+            around.write(text, &mut in_parts);
+            assert_eq!(String::from_utf8(in_parts), String::from_utf8(at_once));
+        }
+        assert!(Around::of(&chunk(""), "text").is_none());
+    }
 }
