@@ -92,6 +92,7 @@ impl Worker {
             }],
             secret: vec![7; 32],
             lease_ms: 5000,
+            ..v1::Grant::default()
         }
     }
 
