@@ -62,6 +62,7 @@ BREAKS = [
     ("kubernetes/components/gateway/gateway.yaml", "number: 8000", "number: 80000", "cpu+gateway", "schema"),
     ("kubernetes/components/monitoring/pod-monitor.yaml", "port: metrics", "port: metric", "cpu+monitoring", "ports"),
     ("kubernetes/components/monitoring/alerts.yaml", "alert: BatonErrors", "alert: BatonFaults", None, "alerts"),
+    ("kubernetes/components/tracing/kustomization.yaml", "OTLP_ENDPOINT", "OTLP_ENDPOINTS", "cpu+tracing", "flags"),
     ("prometheus/alerts.yaml", "baton_draining", "baton_drains", None, "metrics"),
     ("prometheus/alerts.yaml", "alert: BatonErrors", "alert: BatonFaults", None, "alerts"),
     ("grafana/baton.json", "baton_resumes_total", "baton_resume_total", None, "metrics"),
