@@ -6,7 +6,7 @@ use baton_proto::v1::{RequestRecord, WorkerStatus};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tonic::Status;
 
-use super::watch::Known;
+use super::watch::{Heard, Known};
 
 /// How long a word stays.
 const SAID: Duration = Duration::from_secs(8);
@@ -66,14 +66,21 @@ impl Screen {
         }
     }
 
-    /// The router has answered.
-    pub(super) fn hear(&mut self, known: Known) {
-        self.known = known;
-        self.missed = None;
+    /// The router has answered, or has not.
+    pub(super) fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::All(Ok(known)) => {
+                self.known = known;
+                self.missed = None;
+            }
+            Heard::All(Err(status)) => self.miss(&status),
+            Heard::Said(words) => self.tell(words),
+            Heard::Request(Ok(record)) => self.over = Some(Over::Receipt(record)),
+            Heard::Request(Err(status)) => self.tell(status.message().to_owned()),
+        }
     }
 
-    /// The router has not answered.
-    pub(super) fn miss(&mut self, status: &Status) {
+    fn miss(&mut self, status: &Status) {
         let since = self
             .missed
             .as_ref()
@@ -82,7 +89,7 @@ impl Screen {
     }
 
     /// Says something for a while.
-    pub(super) fn tell(&mut self, words: String) {
+    fn tell(&mut self, words: String) {
         self.said = Some((Instant::now(), words));
     }
 
@@ -90,14 +97,6 @@ impl Screen {
     pub(super) fn said(&self, now: Instant) -> Option<&str> {
         let (at, words) = self.said.as_ref()?;
         (now.saturating_duration_since(*at) < SAID).then_some(words)
-    }
-
-    /// Shows a request.
-    pub(super) fn open(&mut self, found: Result<RequestRecord, Status>) {
-        match found {
-            Ok(record) => self.over = Some(Over::Receipt(Box::new(record))),
-            Err(status) => self.tell(status.message().to_owned()),
-        }
     }
 
     /// Does what a key means.

@@ -12,7 +12,7 @@ use super::draw::draw;
 use super::latency::quantile;
 use super::requests::{Phase, phases};
 use super::screen::{Action, Screen};
-use super::watch::Known;
+use super::watch::{Heard, Known};
 
 fn worker(id: &str, role: v1::WorkerRole, incarnation: u64, state: &str) -> v1::WorkerStatus {
     v1::WorkerStatus {
@@ -200,7 +200,9 @@ fn a_drain_is_asked_for_twice() {
     press(&mut screen, KeyCode::Char('d'));
     let drain = press(&mut screen, KeyCode::Char('y'));
     assert_eq!(drain, Action::Drain("decode-0".into()));
-    screen.tell("decode-0 drains; 3 requests still run there".into());
+    screen.hear(Heard::Said(
+        "decode-0 drains; 3 requests still run there".into(),
+    ));
     assert!(drawn(&screen, 100, 30).contains("3 requests still run there"));
     assert_eq!(press(&mut screen, KeyCode::Char('q')), Action::Quit);
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -222,27 +224,27 @@ fn what_is_selected_stays_selected_when_it_moves() {
     next.requests
         .requests
         .insert(0, request("newest", 25_000_000));
-    screen.hear(next);
+    screen.hear(Heard::All(Ok(next)));
     assert_eq!(press(&mut screen, KeyCode::Enter), Action::Open(older));
     let record = v1::RequestRecord {
         receipt: Some(v1::Receipt::default()),
         ..request("older", 1_000_000)
     };
-    screen.open(Ok(record));
+    screen.hear(Heard::Request(Ok(Box::new(record))));
     let text = drawn(&screen, 120, 40);
     assert!(
         text.contains("Request older") && text.contains("tokens"),
         "{text}"
     );
     screen.press(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
-    screen.open(Err(Status::not_found("it is forgotten")));
+    screen.hear(Heard::Request(Err(Status::not_found("it is forgotten"))));
     assert!(drawn(&screen, 120, 40).contains("it is forgotten"));
 }
 
 #[test]
 fn silence_is_told() {
     let mut screen = Screen::new("router", known());
-    screen.miss(&Status::unavailable("connection refused"));
+    screen.hear(Heard::All(Err(Status::unavailable("connection refused"))));
     let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
     let later = screen.known.at + Duration::from_secs(7);
     terminal.draw(|frame| draw(frame, &screen, later)).unwrap();
@@ -251,7 +253,7 @@ fn silence_is_told() {
         text.contains("has not answered for 7 s: connection refused"),
         "{text}"
     );
-    screen.hear(known());
+    screen.hear(Heard::All(Ok(known())));
     assert!(!drawn(&screen, 120, 30).contains("has not answered"));
 }
 

@@ -28,7 +28,17 @@ pub(super) struct Known {
     pub(super) at: Instant,
 }
 
+/// An answer.
+#[derive(Debug)]
+pub(super) enum Heard {
+    All(Result<Known, Status>),
+    Request(Result<Box<RequestRecord>, Status>),
+    /// What came of something, in words.
+    Said(String),
+}
+
 /// A router that is asked.
+#[derive(Clone)]
 pub(super) struct Watch(AdminServiceClient<Connection>);
 
 impl Watch {
@@ -37,13 +47,13 @@ impl Watch {
     }
 
     /// Everything, or the failure that ends the command.
-    pub(super) async fn first(&mut self) -> Result<Known, Failure> {
+    pub(super) async fn first(&self) -> Result<Known, Failure> {
         let known = self.all().await;
         known.map_err(|status| Failure::from_status(&status))
     }
 
     /// Everything.
-    pub(super) async fn all(&mut self) -> Result<Known, Status> {
+    pub(super) async fn all(&self) -> Result<Known, Status> {
         let (mut one, mut two, mut three) = (self.0.clone(), self.0.clone(), self.0.clone());
         let (mut workers, requests, history) = tokio::try_join!(
             soon(PATIENCE, one.list_workers(ListWorkersRequest {})),
@@ -67,21 +77,23 @@ impl Watch {
     }
 
     /// One request with its receipt.
-    pub(super) async fn request(&mut self, id: &str) -> Result<RequestRecord, Status> {
+    pub(super) async fn request(&self, id: &str) -> Result<Box<RequestRecord>, Status> {
         let request = GetRequestRequest {
             request: id.to_owned(),
         };
         let GetRequestResponse { request, .. } =
-            soon(PATIENCE, self.0.get_request(request)).await?;
-        request.ok_or_else(|| Status::not_found("the router says nothing of this request"))
+            soon(PATIENCE, self.0.clone().get_request(request)).await?;
+        request
+            .map(Box::new)
+            .ok_or_else(|| Status::not_found("the router says nothing of this request"))
     }
 
     /// Asks for a drain; what came of it in words.
-    pub(super) async fn drain(&mut self, worker: &str) -> String {
+    pub(super) async fn drain(&self, worker: &str) -> String {
         let request = DrainRequest {
             worker_id: worker.to_owned(),
         };
-        match soon(DRAIN_PATIENCE, self.0.drain(request)).await {
+        match soon(DRAIN_PATIENCE, self.0.clone().drain(request)).await {
             Ok(drained) => format!(
                 "{worker} drains; {} requests still run there",
                 drained.running
