@@ -165,7 +165,7 @@ fn everything_stands_on_one_screen() {
     .concat();
     assert!(text.contains(&ledger), "{text}");
     let newer = text.lines().find(|line| line.contains("newer")).unwrap();
-    assert!(newer.contains("▒▓█"), "{newer}");
+    assert!(newer.contains("·▒▒▓▓█"), "{newer}");
 }
 
 #[test]

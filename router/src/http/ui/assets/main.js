@@ -60,7 +60,7 @@ function colour(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   const name = theme[0].toUpperCase() + theme.slice(1);
-  write(byId("theme-button"), name);
+  write(byId("theme-button"), `◐ ${name}`);
   byId("theme-button").ariaLabel = `Colours: ${theme === "auto" ? "as the system" : theme}`;
   if (known.state) showLatencies();
 }
