@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::models::tiny_model;
-use crate::process::{PATIENCE, Turn, assert_refused};
+use crate::process::{PATIENCE, assert_refused};
 use crate::service::Roles;
 
 /// Enters and leaves the other screen of a terminal.
@@ -20,7 +20,6 @@ fn without_a_terminal_it_names_the_command_to_use() {
 
 #[test]
 fn on_a_terminal_it_shows_the_service_and_gives_the_terminal_back() {
-    let _turn = Turn::take();
     let folder = tempfile::tempdir().expect("a folder");
     let router = Roles::new(&tiny_model(folder.path())).router(&[]);
     let program = env!("CARGO_BIN_EXE_baton");
