@@ -21,7 +21,8 @@ fn without_a_terminal_it_names_the_command_to_use() {
 #[test]
 fn on_a_terminal_it_shows_the_service_and_gives_the_terminal_back() {
     let folder = tempfile::tempdir().expect("a folder");
-    let router = Roles::new(&tiny_model(folder.path())).router(&[]);
+    let roles = Roles::new(&tiny_model(folder.path()));
+    let router = roles.router(&[]);
     let program = env!("CARGO_BIN_EXE_baton");
     let top = format!(
         "stty cols 120 rows 40 && exec {program} top --connect {}",
