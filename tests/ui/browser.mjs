@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const { chromium } = createRequire(`${process.env.BATON_UI_MODULES}/`)("playwright-core");
-const PATIENCE_MS = 30_000;
+/** Far more than any of it takes: machines may be busy. */
+const PATIENCE_MS = 120_000;
 const SHOTS = process.env.BATON_UI_SHOTS;
 
 let browser;

@@ -21,7 +21,7 @@ after(async () => {
   await service?.stop();
 });
 
-const until = (page, what, call, argument) => page.waitForFunction(call, argument, { polling: 50 }).catch((error) => {
+const until = (page, what, call, argument) => page.waitForFunction(call, argument, { polling: 100 }).catch((error) => {
   throw new Error(`${what}: ${error.message}`);
 });
 const isReady = (page) => until(page, "the page is connected", () => document.getElementById("link-text").textContent === "ready");
@@ -78,19 +78,13 @@ test("the page comes under a strict policy, and again only after a change", asyn
   assert.equal(again.status, 304);
 });
 
-test("a prompt is answered as it is generated, and has a receipt", async () => {
+test("a prompt is answered and has a receipt", async () => {
   const page = await visit(service);
   await isReady(page);
-  await page.evaluate(() => {
-    window.lengths = new Set();
-    const answer = document.getElementById("answer");
-    new MutationObserver(() => window.lengths.add(answer.textContent.length)).observe(answer, { childList: true, subtree: true });
-  });
   await page.fill("#prompt", "What is the capital of France? Answer in one sentence.");
   await page.press("#prompt", "Control+Enter");
   await isAnswered(page);
   assert.match(await page.textContent("#answer"), /Paris/);
-  assert.ok((await page.evaluate(() => window.lengths.size)) > 2, "piece by piece");
   assert.match(await page.textContent("#answer-state"), /\d+ tokens, [\d.]+ tokens\/s, first after /);
   await page.click("#answer-receipt");
   const dialog = page.locator("#receipt");
@@ -103,7 +97,7 @@ test("a prompt is answered as it is generated, and has a receipt", async () => {
   await page.done();
 });
 
-test("an answer is stopped", async () => {
+test("an answer is shown as it is generated, until it is stopped", async () => {
   const page = await visit(service);
   await isReady(page);
   // The model must not end it first.
@@ -113,6 +107,7 @@ test("an answer is stopped", async () => {
   });
   await ask(page, LONG, 2000);
   await until(page, "it begins", () => document.getElementById("answer").textContent.length > 0);
+  assert.ok(await page.isEnabled("#stop"), "it has not ended");
   await page.click("#stop");
   await until(page, "it stops", () => document.getElementById("answer-state").textContent.startsWith("stopped; "));
   const row = page.locator(".row", { hasText: "cancelled" }).first();
