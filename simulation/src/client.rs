@@ -62,7 +62,9 @@ impl Client<'_> {
         let started = Instant::now();
         let mut wrong = Vec::new();
         self.note("is sent");
-        let limit = self.ask.deadline + PATIENCE;
+        // What was computed in time is still there to be read by a client that takes its time.
+        let events = self.ask.choices * (self.ask.max_tokens + 1);
+        let limit = self.ask.deadline + PATIENCE + self.ask.pause * events;
         let followed = tokio::time::timeout(limit, self.follow(dialer, address, &mut wrong)).await;
         let ending = followed.unwrap_or_else(|_| Ending::Badly(format!("no end within {limit:?}")));
         if let Ending::Badly(what) = &ending {
