@@ -1,6 +1,8 @@
 //! Workers and routers that are asked to end: what runs goes on, nothing new comes, and what cannot end in
 //! time is told as an error.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use baton_proto::v1::WorkerRole;
@@ -14,6 +16,32 @@ use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
 use crate::process::{PATIENCE, Process, baton};
 use crate::scrape::Scrape;
 use crate::service::{Roles, Setup, Trio};
+
+/// A request over HTTP/1.1 on a connection that is kept; the answer's status line.
+fn complete(kept: &mut BufReader<TcpStream>, seed: u64) -> String {
+    let prompt = tiny_prompt(seed, 30);
+    let body = format!("{{\"prompt\": {prompt:?}, \"max_tokens\": 4, \"ignore_eos\": true}}");
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let asked = kept.get_mut().write_all(request.as_bytes());
+    asked.expect("the connection is open");
+    let (mut status, mut length) = (String::new(), 0);
+    kept.read_line(&mut status).expect("an answer");
+    loop {
+        let mut line = String::new();
+        kept.read_line(&mut line).expect("a head");
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(said) = line.strip_prefix("content-length:") {
+            length = said.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    kept.read_exact(&mut body).expect("a body");
+    status
+}
 
 /// A second decode worker beside a trio's.
 fn second(trio: &Trio, flags: &[&str]) -> Process {
@@ -125,7 +153,7 @@ async fn idle_and_silent_connections_keep_nobody_from_ending() {
     let mut trio = Trio::start(&tiny_model(folder.path()), &["--drain-limit-ms", "200"]).await;
     let addresses = [&trio.router, &trio.decode, &trio.prefill].map(|process| {
         let address = process.address().to_owned();
-        let silent = std::net::TcpStream::connect(&address).expect("a connection");
+        let silent = TcpStream::connect(&address).expect("a connection");
         (address, silent)
     });
     // One that has spoken, and then says nothing.
@@ -284,10 +312,16 @@ async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
     let folder = tempfile::tempdir().expect("a folder");
     let roles = Roles::new(&tiny_model(folder.path()));
     // Longer than the test: its end is the second signal.
-    let mut router = roles.router(&["--drain-notice-ms", "600000"]);
+    let flags = ["--drain-notice-ms", "600000"];
+    let mut router = roles.router(&[&flags[..], &["--http-listen", "127.0.0.1:0"]].concat());
     let decode = roles.worker("decode", &router, &[]);
     let old = Client::connect(router.address()).await;
     old.until_ready(1).await;
+    let kept = TcpStream::connect(router.http()).expect("HTTP is served");
+    kept.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut kept = BufReader::new(kept);
+    let ok = "HTTP/1.1 200 OK\r\n";
+    assert_eq!(complete(&mut kept, 9), ok);
     let health = Health::connect(router.address()).await;
     assert!(health.is_serving("ready").await);
     router.signal("TERM");
@@ -306,6 +340,7 @@ async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
             let answer = client.generate(endless(tiny_prompt(seed, 30), 4)).await;
             assert_eq!(answer.expect("served").ids().len(), 4);
         }
+        assert_eq!(complete(&mut kept, seed), ok);
     }
     router.signal("TERM");
     assert_eq!(router.wait().code(), Some(1), "{}", router.log());
