@@ -4,7 +4,11 @@ import { byId, counted, time, write } from "./elements.js";
 import { read } from "./link.js";
 import { openReceipt } from "./receipt.js";
 
+/** Text is shown so often, however fast it comes: each time, all of it is laid out. */
+const SHOWN_MS = 60;
 const answer = byId("answer");
+let unshown = "";
+let showing = 0;
 let running = null;
 let receipt = null;
 
@@ -28,12 +32,15 @@ async function ask(prompt) {
   receipt = null;
   const told = { started: performance.now(), first: null, tokens: 0 };
   busy(true);
-  answer.replaceChildren();
+  answer.replaceChildren(new Text());
+  unshown = "";
   say("waiting for the first token");
   try {
     await stream(prompt, told, running.signal);
+    show(told);
     say(summary(told));
   } catch (error) {
+    show(told);
     const stopped = running.signal.aborted;
     say(stopped ? `stopped; ${summary(told)}` : error.message, !stopped);
   }
@@ -95,6 +102,17 @@ async function stream(prompt, told, signal) {
   if (!done) throw new Error(`The answer broke off; ${summary(told)}`);
 }
 
+/** Shows what has come, and follows its end unless the reader has scrolled back. */
+function show(told) {
+  clearTimeout(showing);
+  showing = 0;
+  const isAtEnd = answer.scrollHeight - answer.scrollTop - answer.clientHeight < 24;
+  answer.firstChild.appendData(unshown);
+  unshown = "";
+  if (isAtEnd) answer.scrollTop = answer.scrollHeight;
+  write(byId("answer-state"), summary(told));
+}
+
 /** One event; true for the last. */
 function take(data, told) {
   if (data === "[DONE]") return true;
@@ -105,10 +123,8 @@ function take(data, told) {
   if (piece.receipts) [receipt] = piece.receipts;
   if (piece.choices.length) {
     told.first ??= performance.now();
-    const isAtEnd = answer.scrollHeight - answer.scrollTop - answer.clientHeight < 24;
-    if (text) answer.append(text);
-    if (isAtEnd) answer.scrollTop = answer.scrollHeight;
-    write(byId("answer-state"), summary(told));
+    unshown += text;
+    showing ||= setTimeout(() => show(told), SHOWN_MS);
   }
   return false;
 }
