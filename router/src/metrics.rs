@@ -68,6 +68,7 @@ pub(crate) fn read(metrics: &Metrics, shared: &Arc<Shared>, membership: &Arc<Mem
     let (shared, membership) = (Arc::downgrade(shared), Arc::downgrade(membership));
     metrics.read_from(move |scrape| {
         if let (Some(shared), Some(membership)) = (shared.upgrade(), membership.upgrade()) {
+            scrape.spans(shared.tracer());
             tell_counters(&shared.counters, shared.model.name(), scrape);
             let views = shared.directory.views();
             tell_requests(&shared, &views, scrape);

@@ -51,6 +51,7 @@ pub(crate) fn read<R: Role>(metrics: &Metrics, role: &Arc<R>) {
         if let Some(role) = role.upgrade() {
             let worker = role.worker();
             let snapshot = worker.steps().snapshot();
+            scrape.spans(worker.tracer());
             tell_identity(worker, scrape);
             tell_steps(worker, &snapshot, scrape);
             tell_pages(&snapshot, scrape);

@@ -62,7 +62,7 @@ pub struct Row {
 /// A metric with `N` labels, of the kind `K`.
 #[derive(Debug)]
 pub struct Name<K, const N: usize> {
-    pub(super) name: &'static str,
+    pub(super) text: &'static str,
     pub(super) labels: [Label; N],
     kind: PhantomData<K>,
 }
@@ -85,7 +85,7 @@ macro_rules! metrics {
         $(
             #[doc = $help]
             pub const $id: Name<$kind, { let labels: &[&str] = &[$(stringify!($label)),*]; labels.len() }> = Name {
-                name: $name,
+                text: $name,
                 labels: [$($label),*],
                 kind: PhantomData,
             };
@@ -151,6 +151,7 @@ const TRANSFER_END: Label = Label::new(
 );
 const DIRECTION: Label = Label::new("direction", Values::OneOf(&["sent", "received"]));
 const DROPPED: Label = Label::new("reason", Values::OneOf(&["late", "duplicate", "malformed"]));
+const SPAN_END: Label = Label::new("outcome", Values::OneOf(&["exported", "dropped", "failed"]));
 const VERSION: Label = Label::new("version", Values::Own);
 const WORKER: Label = Label::new("worker", Values::Own);
 const INCARNATION: Label = Label::new("incarnation", Values::Own);
@@ -161,6 +162,7 @@ const CACHE_DTYPE: Label = Label::new("cache_dtype", Values::Own);
 metrics! {
     Gauge BUILD_INFO "baton_build_info" Everywhere [VERSION, ROLE] "Always 1; the labels say what runs.";
     Gauge DRAINING "baton_draining" Everywhere [] "1 while nothing new is accepted.";
+    Counter TRACE_SPANS "baton_trace_spans_total" Everywhere [SPAN_END] "Spans of traces: given to the collector, dropped for want of room, refused by the collector.";
     Gauge RESIDENT_MEMORY "process_resident_memory_bytes" Everywhere [] "Resident memory in bytes, shared memory included.";
     Counter CPU_SECONDS "process_cpu_seconds_total" Everywhere [] "User and system time of all threads in whole seconds.";
     Gauge OPEN_FDS "process_open_fds" Everywhere [] "Open file descriptors.";

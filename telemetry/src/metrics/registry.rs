@@ -13,6 +13,7 @@ use metrics_exporter_prometheus::{
 use super::label::Label;
 use super::names::{self, ALL, Kind, Name, SECONDS, SIZES};
 use super::process::Process;
+use crate::traces::Tracer;
 
 /// How often what has been recorded is added up: bounds what waits for that.
 const UPKEEP_EVERY: Duration = Duration::from_secs(1);
@@ -87,12 +88,12 @@ impl Metrics {
 
     /// A handle to record times with.
     pub fn timing(&self, name: &Name<names::Timing, 0>) -> Timing {
-        Timing(self.histogram(name.name))
+        Timing(self.histogram(name.text))
     }
 
     /// A handle to record sizes with.
     pub fn size(&self, name: &Name<names::Size, 0>) -> Size {
-        Size(self.histogram(name.name))
+        Size(self.histogram(name.text))
     }
 
     fn histogram(&self, name: &'static str) -> Histogram {
@@ -161,13 +162,23 @@ impl Scrape<'_> {
         values: [&str; N],
         total: u64,
     ) {
-        let key = key(name.name, &name.labels, &values);
+        let key = key(name.text, &name.labels, &values);
         self.0.register_counter(&key, &METADATA).absolute(total);
+    }
+
+    /// Tells what has become of spans; nothing of them is nothing so far.
+    pub fn spans(&self, tracer: &Tracer) {
+        let totals: Vec<_> = tracer.counters().collect();
+        for outcome in ["exported", "dropped", "failed"] {
+            let of_outcome = totals.iter().find(|(name, _)| name.ends_with(outcome));
+            let total = of_outcome.map_or(0, |(_, total)| *total);
+            self.count(&names::TRACE_SPANS, [outcome], total);
+        }
     }
 
     /// Tells how much there is now.
     pub fn gauge<const N: usize>(&self, name: &Name<names::Gauge, N>, values: [&str; N], now: f64) {
-        let key = key(name.name, &name.labels, &values);
+        let key = key(name.text, &name.labels, &values);
         self.0.register_gauge(&key, &METADATA).set(now);
     }
 }
