@@ -40,6 +40,8 @@ use crate::workers::Directory;
 
 /// How often a router that shuts down looks whether its requests have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// Time for the head of an HTTP request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for connections to close once no request is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -209,6 +211,7 @@ impl Router {
             counters: Arc::clone(&self.shared.counters),
             tls: self.guard.tls.clone(),
             max_connections: self.shared.config.max_connections,
+            head_timeout: HEAD_TIMEOUT,
             write_deadline: self.shared.config.write_deadline,
         }
     }

@@ -23,8 +23,6 @@ use crate::counters::{Counters, route};
 
 /// Time for TLS.
 const TLS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most lines of a head.
 const MAX_HEADERS: usize = 64;
 /// Bytes of a head, and of an answer that are under way unread.
@@ -38,6 +36,8 @@ pub(crate) struct HttpServer {
     pub(crate) counters: Arc<Counters>,
     pub(crate) tls: Option<Tls>,
     pub(crate) max_connections: usize,
+    /// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
+    pub(crate) head_timeout: Duration,
     /// A request whose client takes nothing for this long is given up, and its connection after twice that.
     pub(crate) write_deadline: Duration,
 }
@@ -77,6 +77,7 @@ impl HttpServer {
         mut stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (routes, tls, patience) = (self.routes.clone(), self.tls.clone(), self.write_deadline);
+        let head_timeout = self.head_timeout;
         let counters = Arc::clone(&self.counters);
         async move {
             let address = accepted.address;
@@ -99,7 +100,7 @@ impl HttpServer {
             let stream = TokioIo::new(Patient::new(stream, patience * 2));
             let serving = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
+                .header_read_timeout(head_timeout)
                 .max_headers(MAX_HEADERS)
                 .max_buf_size(MAX_BUFFER)
                 .serve_connection(stream, service);
@@ -133,5 +134,66 @@ async fn secured(accepted: Accepted, tls: Option<Tls>) -> Option<(BoxStream, Sho
             None
         }
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use baton_cluster::Accepting;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    struct Door(mpsc::Receiver<DuplexStream>);
+
+    impl Accept for Door {
+        fn next_connection(&mut self) -> Accepting<'_> {
+            Box::pin(async {
+                let Some(stream) = self.0.recv().await else {
+                    return std::future::pending().await;
+                };
+                Ok(Accepted {
+                    stream: Box::new(stream),
+                    address: None,
+                })
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn sec_05_heads_and_idle_connections_have_their_time() {
+        let head_timeout = Duration::from_millis(200);
+        let server = HttpServer {
+            routes: Router::new().route("/", get(async || "well")),
+            tls: None,
+            max_connections: 10,
+            head_timeout,
+            write_deadline: Duration::from_secs(10),
+        };
+        let (open, door) = mpsc::channel(1);
+        let (_stop, stopping) = watch::channel(false);
+        let serving = tokio::spawn(server.serve(Door(door), stopping));
+        // Says nothing, half a head, or a whole one and then nothing more.
+        for (said, answered) in [
+            ("", false),
+            ("GET / HTTP/1.1\r\nHost: x\r\nX-A:", false),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", true),
+        ] {
+            let (ours, mut theirs) = duplex(1024);
+            let begun = Instant::now();
+            open.send(ours).await.unwrap();
+            theirs.write_all(said.as_bytes()).await.unwrap();
+            let mut heard = Vec::new();
+            let reading = theirs.read_to_end(&mut heard);
+            let ended = tokio::time::timeout(head_timeout * 50, reading).await;
+            assert!(ended.is_ok(), "it is held open after {said:?}");
+            assert!(begun.elapsed() >= head_timeout, "{said:?}");
+            let heard = String::from_utf8(heard).unwrap();
+            assert_eq!(heard.contains("200 OK"), answered, "{heard}");
+        }
+        serving.abort();
     }
 }

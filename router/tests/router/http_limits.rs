@@ -31,6 +31,14 @@ async fn sec_01_compressed_and_foreign_bodies_are_not_read() {
                 .contains("Content-Encoding")
         );
     }
+    // In a second line too, and as a transfer's encoding.
+    let hidden = format!("{JSON}Content-Encoding: identity\r\nContent-Encoding: gzip\r\n");
+    let error = Web::post(&harness.http, CHAT, &hidden, &[0x1f; 1000]).await;
+    error.error(415).await;
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n{JSON}\r\n"
+    );
+    assert_eq!(Web::raw(&harness.http, head.as_bytes()).await.status, 400);
     for head in ["", "Content-Type: application/x-www-form-urlencoded\r\n"] {
         Web::post(&harness.http, CHAT, head, b"{}")
             .await
@@ -80,6 +88,16 @@ async fn sec_05_bodies_and_heads_have_limits() {
         (TEXT, stops, "stop"),
         (CHAT, messages, "messages"),
         (TEXT, "{\"prompt\":\"x\",\"n\":1000000000}".to_owned(), "n"),
+        (
+            TEXT,
+            "{\"prompt\":\"x\",\"best_of\":1000000}".to_owned(),
+            "best_of",
+        ),
+        (
+            TEXT,
+            "{\"prompt\":\"x\",\"max_tokens\":2147483648}".to_owned(),
+            "max_tokens",
+        ),
     ] {
         let error = Web::post(&harness.http, path, JSON, body.as_bytes()).await;
         let error = error.error(400).await;

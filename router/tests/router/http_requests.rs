@@ -224,11 +224,22 @@ async fn smp_11_empty_prompts_are_refused() {
         let error = Web::json(&harness, TEXT, &body).await.error(400).await;
         assert_eq!(error["type"], "invalid_request_error", "{prompt}");
     }
-    // A text without a token is refused, or begins with the model's own first token.
-    for prompt in [json!(""), json!([""])] {
-        let answer = Web::json(&harness, TEXT, &json!({"prompt": prompt, "max_tokens": 2})).await;
-        assert!([200, 400].contains(&answer.status), "{}", answer.status);
+    // Texts without a token, for this model puts none before them; and one such refuses all.
+    for prompt in [json!(""), json!([""]), json!(["x", ""])] {
+        let body = json!({"prompt": prompt, "max_tokens": 2});
+        let error = Web::json(&harness, TEXT, &body).await.error(400).await;
+        assert!(
+            error["message"].as_str().unwrap().contains("empty"),
+            "{error}"
+        );
     }
+    // A template writes tokens around nothing, and white space is text.
+    for content in ["", "  \n "] {
+        let body = json!({"messages": [{"role": "user", "content": content}], "max_tokens": 2});
+        Web::json(&harness, CHAT, &body).await.expect(200).await;
+    }
+    let spaces = json!({"prompt": "  \n ", "max_tokens": 2});
+    Web::json(&harness, TEXT, &spaces).await.expect(200).await;
     hello(&harness).await;
     harness.until_idle().await;
 }
@@ -237,7 +248,9 @@ async fn smp_11_empty_prompts_are_refused() {
 async fn smp_14_token_counts_at_their_edge() {
     let (harness, _prefill, _decode) = Harness::pair(endless()).await;
     for (echo, stream) in [(true, false), (false, false), (false, true)] {
-        let body = json!({"prompt": "x", "max_tokens": 0, "echo": echo, "stream": stream});
+        let body = json!({
+            "prompt": "x", "max_tokens": 0, "echo": echo, "stream": stream, "logprobs": 1,
+        });
         let error = Web::json(&harness, TEXT, &body).await.error(400).await;
         assert_eq!(error["param"], "max_tokens");
     }
@@ -331,6 +344,48 @@ async fn sec_03_request_ids_are_labels_alone() {
     }
     let huge = ask(format!("X-Request-Id: {}\r\n", "x".repeat(1 << 20))).await;
     assert_eq!(huge.status, 431);
+    let nul = ask("X-Request-Id: a\0b\r\n".to_owned()).await;
+    assert_eq!(nul.status, 400);
+    // The same label in a body can hold anything.
+    for wild in ["a\r\nX-Evil: 1", "a\0b", "\u{1f642}", "\u{1b}[2J"] {
+        let body = json!({"prompt": "x", "max_tokens": 2, "request_id": wild, "receipt": true});
+        let answer = Web::json(&harness, TEXT, &body).await;
+        assert_eq!(answer.headers["x-request-id"].len(), 32, "{wild:?}");
+        assert!(!answer.headers.contains_key("x-evil"));
+        let told = answer.value().await["receipts"][0]["request_label"].clone();
+        assert_eq!(told.as_str().unwrap().len(), 32, "{wild:?}");
+    }
+}
+
+#[tokio::test]
+async fn sec_02_nobody_outside_says_who_serves_or_where_pages_go() {
+    let (harness, prefill, decode) = Harness::pair(endless()).await;
+    let huge = json!(1_000_000_000);
+    for (name, value) in [
+        (
+            "kv_transfer_params",
+            json!({"remote_host": "169.254.169.254", "remote_port": 80}),
+        ),
+        ("worker_address", json!("169.254.169.254:80")),
+        ("prefill_worker", json!("prefill-0")),
+        ("decode_worker", json!("decode-0")),
+        ("page_ids", json!([huge])),
+        ("block_ids", json!([-1])),
+        ("tp_size", huge.clone()),
+        ("bootstrap_host", json!("169.254.169.254")),
+        ("bootstrap_port", huge.clone()),
+        ("bootstrap_room", huge),
+        ("transfer_id", json!("x")),
+    ] {
+        let mut text = json!({"prompt": "x", "max_tokens": 2});
+        text[name] = value.clone();
+        for (path, body) in [(CHAT, chat(name, value)), (TEXT, text)] {
+            let error = Web::json(&harness, path, &body).await.error(400).await;
+            assert_eq!(error["param"], name, "{error}");
+        }
+    }
+    assert_eq!((prefill.started(), decode.started()), (0, 0));
+    hello(&harness).await;
 }
 
 #[tokio::test]
