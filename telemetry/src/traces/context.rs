@@ -141,7 +141,12 @@ fn state(headers: &HeaderMap) -> TraceState {
         }
         all.push_str(value);
     }
-    TraceState::from_str(&all).unwrap_or_default()
+    let state = TraceState::from_str(&all).unwrap_or_default();
+    match state.get("") {
+        // The library takes an empty key for one.
+        Some(_) => TraceState::NONE,
+        None => state,
+    }
 }
 
 #[cfg(test)]

@@ -55,7 +55,15 @@ impl TraceService for Counting {
 /// Serves the collector on a runtime of its own, so that it does not share the tests' one thread.
 struct Served {
     url: String,
-    _runtime: tokio::runtime::Runtime,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Served {
@@ -87,7 +95,7 @@ impl Served {
         });
         Self {
             url,
-            _runtime: runtime,
+            runtime: Some(runtime),
         }
     }
 }

@@ -13,8 +13,8 @@ use self::collector::{Collector, Recorded, Tree};
 use crate::answer::Answer;
 use crate::client::{Client, rest};
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt, with};
-use crate::process::Process;
-use crate::service::Roles;
+use crate::process::{Process, baton};
+use crate::service::{Roles, Trio};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -438,4 +438,82 @@ async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
         log.contains("OTEL_EXPORTER_OTLP_ENDPOINT is \"no url at all\""),
         "{log}"
     );
+}
+
+/// Names of the phases, in the order of their beginnings.
+fn phases(trace: &Value) -> Vec<&str> {
+    let phases = trace["phases"].as_array().expect("phases").iter();
+    let mut phases: Vec<_> = phases
+        .inspect(|phase| {
+            assert!(
+                phase["from_us"].as_u64() <= phase["to_us"].as_u64(),
+                "{phase}"
+            )
+        })
+        .filter_map(|phase| Some((phase["from_us"].as_u64()?, phase["phase"].as_str()?)))
+        .collect();
+    phases.sort_unstable_by_key(|(from, _)| *from);
+    phases.into_iter().map(|(_, name)| name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_drawn_in_the_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
+    let service = Trio::start(&model, &[]).await;
+    let ids: Vec<String> = tiny_prompt(1, 300)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let ids = ids.join(",");
+    let router = service.router.address();
+    let ask = ["generate", "--connect", router, "--token-ids", &ids];
+    let ask = [&ask[..], &["--max-tokens", "5", "--ignore-eos", "--trace"]].concat();
+    let drawn = baton(&ask);
+    assert_eq!(drawn.code, Some(0), "{drawn:#?}");
+    for part in [
+        "admission",
+        "queued",
+        "prefill-0 -> decode-0",
+        "transfer",
+        "first token",
+        "█",
+    ] {
+        assert!(
+            drawn.stderr.contains(part),
+            "no {part:?} in {}",
+            drawn.stderr
+        );
+    }
+    assert!(
+        !drawn.stderr.contains('\x1b'),
+        "no colours where there is no terminal"
+    );
+    assert!(
+        !drawn.stdout.contains("admission"),
+        "the answer stands alone"
+    );
+
+    let told = baton(&[&ask[..], &["--format", "json"]].concat());
+    let events: Vec<Value> = (told.stdout.lines())
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let last = events.last().expect("events");
+    assert_eq!(last["event"], "trace");
+    let trace = &last["trace"];
+    let all = phases(trace);
+    for phase in ["admission", "queued", "prefill", "transfer", "decode"] {
+        assert!(all.contains(&phase), "{all:?}");
+    }
+    assert_eq!((all[0], all[1]), ("admission", "queued"));
+    let request = trace["request_id"].as_str().expect("an id");
+    let again = baton(&["trace", request, "--connect", router, "--format", "json"]);
+    let again: Value = serde_json::from_str(&again.stdout).expect("JSON");
+    assert_eq!(again["request_id"], trace["request_id"]);
+    assert_eq!(again["outcome"], "ok");
+    let text = baton(&["trace", request, "--connect", router]);
+    assert!(text.stdout.contains("prefill-0 -> decode-0"), "{text:#?}");
+    let unknown = baton(&["trace", "nobody", "--connect", router]);
+    assert_eq!(unknown.code, Some(3), "{unknown:#?}");
+    assert_eq!(baton(&["trace", "--connect", router]).code, Some(2));
 }
