@@ -168,6 +168,7 @@ mod tests {
         let head_timeout = Duration::from_millis(200);
         let server = HttpServer {
             routes: Router::new().route("/", get(async || "well")),
+            counters: Arc::default(),
             tls: None,
             max_connections: 10,
             head_timeout,
