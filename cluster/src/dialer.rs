@@ -17,6 +17,7 @@ use tower::Service;
 
 use crate::ClusterError;
 use crate::http2;
+use crate::link::Link;
 use crate::stream::BoxStream;
 use crate::tls::{Plane, Tls};
 
@@ -114,7 +115,22 @@ impl Dialer {
         }
     }
 
-    async fn dial(&self, address: &str) -> io::Result<BoxStream> {
+    /// A link to `host:port`, for calls whose messages go both ways. It connects when first used, and again
+    /// whenever its connection broke.
+    ///
+    /// # Errors
+    /// The address is not one.
+    pub fn link(&self, address: &str) -> Result<Link, ClusterError> {
+        Link::new(self.clone(), address)
+    }
+
+    /// Whether its connections are encrypted.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Opens one connection.
+    pub(crate) async fn dial(&self, address: &str) -> io::Result<BoxStream> {
         let connecting = async {
             let stream = (self.connect)(address.to_owned()).await?;
             let Some(tls) = &self.tls else {

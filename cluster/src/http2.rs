@@ -32,10 +32,10 @@ const _: () = assert!(
     "streams that nobody reads would stop the whole connection"
 );
 /// Largest header block.
-const MAX_HEADER_BYTES: u32 = 16 << 10;
+pub(crate) const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// Streams that a peer may cancel in one burst (a burst of client disconnects) before its connection
 /// is taken for an attack.
-const MAX_RESET_STREAMS: usize = MAX_STREAMS as usize;
+pub(crate) const MAX_RESET_STREAMS: usize = MAX_STREAMS as usize;
 
 /// A server with the shared settings; services are added by the caller.
 pub fn server() -> Server {

@@ -4,19 +4,18 @@
 
 use std::sync::Arc;
 
-use baton_cluster::http2::MAX_MESSAGE_BYTES;
+use baton_cluster::Call;
 use baton_proto::domain::Grant;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{DecodeCommand, DecodeEvent};
 use baton_proto::v1;
-use baton_proto::v1::decode_service_client::DecodeServiceClient;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 
 use super::silence::Silence;
 use super::{LegFailure, LegRequest};
 use crate::workers::Slot;
+
+/// The method.
+const DECODE: &str = "/baton.v1.DecodeService/Decode";
 
 /// An open leg. Dropping it cancels the sequence or gives the granted pages back.
 #[derive(Debug)]
@@ -24,9 +23,7 @@ pub(crate) struct DecodeLeg {
     slot: Slot,
     request: Arc<LegRequest>,
     pub(crate) attempt: Attempt,
-    /// Owned beside the events, so that both directions end together.
-    commands: mpsc::Sender<v1::DecodeRequest>,
-    events: Streaming<v1::DecodeResponse>,
+    call: Call<v1::DecodeRequest, v1::DecodeResponse>,
     silence: Silence,
 }
 
@@ -73,28 +70,20 @@ impl DecodeLeg {
         attempt: Attempt,
         local_prefill: bool,
     ) -> Result<Self, LegFailure> {
-        let mut client = DecodeServiceClient::new(slot.worker().channel.clone())
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        // Room for the start and one cancel per choice.
-        let (commands, stream) = mpsc::channel(1 + request.params.choices as usize);
         let spec = Box::new(request.spec(slot.worker(), attempt));
-        // The channel is new and has room.
-        let _ = commands.try_send(
-            DecodeCommand::Start {
-                spec,
-                local_prefill,
-            }
-            .into(),
-        );
-        let opening = client.decode(request.call(ReceiverStream::new(stream)));
+        let start = DecodeCommand::Start {
+            spec,
+            local_prefill,
+        };
+        let start = start.into();
+        let link = &slot.worker().link;
+        let opening = link.call(DECODE, request.headers(), &start);
         match tokio::time::timeout_at(request.open_until(), opening).await {
-            Ok(Ok(response)) => Ok(Self {
+            Ok(Ok(call)) => Ok(Self {
                 slot,
                 request: Arc::clone(request),
                 attempt,
-                commands,
-                events: response.into_inner(),
+                call,
                 silence: Silence::new(request.progress_timeout),
             }),
             Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
@@ -124,17 +113,33 @@ impl DecodeLeg {
         }
     }
 
-    async fn heard(&mut self) -> Result<DecodeEvent, LegFailure> {
-        let (slot, request) = (&mut self.slot, &self.request);
-        self.silence.heard(slot, request, &mut self.events).await
+    /// An event that has arrived together with the one before, without a wait. What comes later is
+    /// for [`Self::next`].
+    pub(crate) fn next_buffered(&mut self) -> Option<Result<DecodeEvent, LegFailure>> {
+        loop {
+            let message = match self.call.buffered() {
+                Ok(message) => message?,
+                Err(status) => {
+                    let failure = LegFailure::from_status(&mut self.slot, &status, &self.request);
+                    return Some(Err(failure));
+                }
+            };
+            match DecodeEvent::try_from(message) {
+                Ok(DecodeEvent::ChunkDone { .. } | DecodeEvent::Alive) => {}
+                Ok(event) => return Some(Ok(event)),
+                Err(error) => return Some(Err(LegFailure::malformed(&mut self.slot, &error))),
+            }
+        }
     }
 
-    /// Ends one choice. Sent at most once per choice, for which there is room; a leg that has ended
-    /// says so in its events.
-    pub(crate) fn cancel_choice(&self, choice: u32) {
-        let _ = self
-            .commands
-            .try_send(DecodeCommand::CancelChoice(choice).into());
+    async fn heard(&mut self) -> Result<DecodeEvent, LegFailure> {
+        let (slot, request) = (&mut self.slot, &self.request);
+        self.silence.heard(slot, request, &mut self.call).await
+    }
+
+    /// Ends one choice. Sent at most once per choice; a leg that has ended says so in its events.
+    pub(crate) fn cancel_choice(&mut self, choice: u32) {
+        self.call.send(&DecodeCommand::CancelChoice(choice).into());
     }
 
     /// The worker did something that the protocol does not allow.

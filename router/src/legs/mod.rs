@@ -10,11 +10,13 @@ mod silence;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use baton_proto::domain::{Completion, SequenceSpec};
 use baton_proto::ids::{Attempt, RequestId};
 use baton_sampling::SamplingParams;
 use baton_telemetry::traces::TraceContext;
 use tokio::time::Instant;
+use tonic::metadata::MetadataMap;
 
 use crate::workers::Worker;
 
@@ -55,13 +57,13 @@ impl LegRequest {
         }
     }
 
-    /// The call that opens a leg.
-    fn call<T>(&self, messages: T) -> tonic::Request<T> {
-        let mut call = tonic::Request::new(messages);
+    /// Headers of the call that opens a leg.
+    fn headers(&self) -> HeaderMap {
+        let mut headers = MetadataMap::new();
         if let Some(trace) = &self.trace {
-            trace.insert_into(call.metadata_mut());
+            trace.insert_into(&mut headers);
         }
-        call
+        headers.into_headers()
     }
 
     /// Whether the client has been sent tokens before this attempt.

@@ -4,28 +4,25 @@
 
 use std::sync::Arc;
 
-use baton_cluster::http2::MAX_MESSAGE_BYTES;
+use baton_cluster::Call;
 use baton_proto::domain::Grant;
 use baton_proto::ids::Attempt;
 use baton_proto::legs::{PrefillCommand, PrefillEvent};
 use baton_proto::v1;
-use baton_proto::v1::prefill_service_client::PrefillServiceClient;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 
 use super::silence::Silence;
 use super::{LegFailure, LegRequest};
 use crate::workers::Slot;
+
+/// The method.
+const PREFILL: &str = "/baton.v1.PrefillService/Prefill";
 
 /// An open leg. Dropping it cancels the prefill.
 #[derive(Debug)]
 pub(crate) struct PrefillLeg {
     slot: Slot,
     request: Arc<LegRequest>,
-    /// Owned beside the events, so that both directions end together.
-    commands: mpsc::Sender<v1::PrefillRequest>,
-    events: Streaming<v1::PrefillResponse>,
+    call: Call<v1::PrefillRequest, v1::PrefillResponse>,
     silence: Silence,
 }
 
@@ -36,21 +33,15 @@ impl PrefillLeg {
         attempt: Attempt,
         hand_off: bool,
     ) -> Result<Self, LegFailure> {
-        let mut client = PrefillServiceClient::new(slot.worker().channel.clone())
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        // Room for the start and a grant per attempt that nobody has taken yet.
-        let (commands, stream) = mpsc::channel(8);
         let spec = Box::new(request.spec(slot.worker(), attempt));
-        // The channel is new and has room.
-        let _ = commands.try_send(PrefillCommand::Start { spec, hand_off }.into());
-        let opening = client.prefill(request.call(ReceiverStream::new(stream)));
+        let start = PrefillCommand::Start { spec, hand_off }.into();
+        let link = &slot.worker().link;
+        let opening = link.call(PREFILL, request.headers(), &start);
         match tokio::time::timeout_at(request.open_until(), opening).await {
-            Ok(Ok(response)) => Ok(Self {
+            Ok(Ok(call)) => Ok(Self {
                 slot,
                 request: Arc::clone(request),
-                commands,
-                events: response.into_inner(),
+                call,
                 silence: Silence::new(request.progress_timeout),
             }),
             Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
@@ -82,20 +73,13 @@ impl PrefillLeg {
 
     async fn heard(&mut self) -> Result<PrefillEvent, LegFailure> {
         let (slot, request) = (&mut self.slot, &self.request);
-        self.silence.heard(slot, request, &mut self.events).await
+        self.silence.heard(slot, request, &mut self.call).await
     }
 
-    /// Forwards a grant. A leg that has ended says so in its events.
-    pub(crate) fn grant(&mut self, grant: Grant) -> Result<(), LegFailure> {
-        match self
-            .commands
-            .try_send(PrefillCommand::Grant(Box::new(grant)).into())
-        {
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                Err(LegFailure::worker(&mut self.slot, "it takes no grants"))
-            }
-        }
+    /// Forwards a grant, one for each attempt. A leg that has ended says so in its events.
+    pub(crate) fn grant(&mut self, grant: Grant) {
+        self.call
+            .send(&PrefillCommand::Grant(Box::new(grant)).into());
     }
 
     /// The worker did something that the protocol does not allow.

@@ -7,9 +7,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use baton_cluster::Call;
 use baton_proto::ConvertError;
+use prost::Message;
 use tokio::time::Instant;
-use tonic::Streaming;
 
 use super::{LegFailure, LegRequest};
 use crate::workers::{Slot, Worker};
@@ -40,13 +41,15 @@ impl Silence {
 
     /// What a leg's worker says next. An end of the stream is a failure, whatever its status, and so is
     /// silence. Cancel-safe.
-    pub(super) async fn heard<M, E>(
+    pub(super) async fn heard<C, M, E>(
         &mut self,
         slot: &mut Slot,
         request: &LegRequest,
-        said: &mut Streaming<M>,
+        said: &mut Call<C, M>,
     ) -> Result<E, LegFailure>
     where
+        C: Message,
+        M: Message + Default,
         E: TryFrom<M, Error = ConvertError>,
     {
         match self.broken(slot.worker(), said.message()).await {

@@ -30,6 +30,13 @@ impl RequestTask {
             self.let_client_catch_up().await?;
             let event = self.race_to_deadline(leg.next()).await??;
             self.take_local(&mut leg, event)?;
+            // What has arrived with it needs no wait, and is little.
+            while !self.output.all_ended()
+                && !self.client_lags()
+                && let Some(event) = leg.next_buffered()
+            {
+                self.take_local(&mut leg, event?)?;
+            }
         }
         self.close_decode(&mut leg, true).await?;
         Ok(())

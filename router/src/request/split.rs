@@ -67,8 +67,19 @@ impl RequestTask {
                 Heard::Decode(event) => self.hear_decode(&mut legs, event)?,
                 Heard::Search(found) => self.hear_search(&mut legs, (*found)?)?,
             }
+            self.hear_buffered(&mut legs)?;
         }
         self.close_split(legs).await
+    }
+
+    /// Takes what has arrived with the last decode event: it needs no wait, and is little.
+    fn hear_buffered(&mut self, legs: &mut Split) -> Result<(), Setback> {
+        while !self.output.all_ended() && legs.early.is_none() {
+            let buffered = legs.decode.as_mut().and_then(DecodeLeg::next_buffered);
+            let Some(event) = buffered else { break };
+            self.hear_decode(legs, event)?;
+        }
+        Ok(())
     }
 
     /// What is heard next. `None`: a client that was behind has caught up.
@@ -243,7 +254,7 @@ impl RequestTask {
         legs.search = None;
         legs.decode = Some(decode);
         if let Some(prefill) = &mut legs.prefill {
-            prefill.grant(grant)?;
+            prefill.grant(grant);
         }
         Ok(())
     }
@@ -286,12 +297,12 @@ impl RequestTask {
     /// Sends a token on, and tells the decode worker of a stop string.
     fn emit_of(
         &mut self,
-        legs: &Split,
+        legs: &mut Split,
         token: &GeneratedToken,
         from: Source,
     ) -> Result<(), String> {
         let stopped = self.emit(token, from)?;
-        if let (true, true, Some(decode)) = (stopped, legs.landed, &legs.decode) {
+        if let (true, true, Some(decode)) = (stopped, legs.landed, &mut legs.decode) {
             decode.cancel_choice(token.choice);
         }
         Ok(())

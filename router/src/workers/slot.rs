@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{ClusterError, MemberKey, MemberTable};
+use baton_cluster::{ClusterError, Link, MemberKey, MemberTable};
 use baton_proto::domain::WorkerInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     /// Fields in which it contradicts the router's model; placed on only if there are none.
     pub(crate) differing: Vec<&'static str>,
     pub(crate) channel: Channel,
+    /// For legs.
+    pub(crate) link: Link,
     in_flight: AtomicU32,
     tokens: AtomicU64,
     draining: AtomicBool,
@@ -51,6 +53,7 @@ impl Worker {
             digest: info.fingerprint.digest(),
             answers: info.fingerprint.answers_digest(),
             differing: directory.model.differing_fields(&info.fingerprint),
+            link: directory.dialer.link(&info.address)?,
             channel: directory.dialer.channel(&info.address)?,
             info,
             in_flight: AtomicU32::new(0),
