@@ -1,6 +1,11 @@
 //! Workers and routers that are asked to end: what runs goes on, nothing new comes, and what cannot end in
 //! time is told as an error.
 
+#![expect(
+    clippy::float_cmp,
+    reason = "counts are whole numbers, which floats hold exactly"
+)]
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;

@@ -1,6 +1,11 @@
 //! Metrics of the running service: what they say is what has happened, on every process, and Prometheus
 //! understands it.
 
+#![expect(
+    clippy::float_cmp,
+    reason = "counts are whole numbers, which floats hold exactly"
+)]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

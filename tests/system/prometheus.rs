@@ -1,6 +1,7 @@
 //! A real Prometheus reads a running service, and its rules are about metrics that are there.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -166,7 +167,11 @@ impl Prometheus {
 
     /// The one value of a query; `None` without one.
     fn query(&self, query: &str) -> Option<f64> {
-        let query: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let query = query.bytes().fold(String::new(), |mut coded, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(coded, "%{byte:02X}");
+            coded
+        });
         let data = self.ask(&format!("/api/v1/query?query={query}"));
         data["result"][0]["value"][1].as_str()?.parse().ok()
     }

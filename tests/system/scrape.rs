@@ -1,5 +1,10 @@
 //! A scrape of one process's metrics, read as Prometheus reads it, and Prometheus's own tools.
 
+#![expect(
+    clippy::float_cmp,
+    reason = "counts are whole numbers, which floats hold exactly"
+)]
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
