@@ -173,7 +173,9 @@ mod tests {
                 .iter()
                 .flat_map(|text| bytes.iter().map(move |b| format!("{text}{b}")));
             texts = longer.collect();
-            texts.iter().for_each(|text| same(text));
+            for text in &texts {
+                same(text);
+            }
         }
         for byte in 0..0x80u8 {
             let c = char::from(byte);

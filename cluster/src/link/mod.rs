@@ -112,13 +112,11 @@ impl Link {
     /// replaced, once.
     async fn ready(&self) -> Result<SendRequest<Bytes>, Status> {
         let open = self.connected(0).await?;
-        match open.requests.ready().await {
-            Ok(requests) => Ok(requests),
-            Err(_) => {
-                let open = self.connected(open.number).await?;
-                open.requests.ready().await.map_err(connection::failed)
-            }
+        if let Ok(requests) = open.requests.ready().await {
+            return Ok(requests);
         }
+        let open = self.connected(open.number).await?;
+        open.requests.ready().await.map_err(connection::failed)
     }
 
     /// The connection, if it is not this one, which is broken; a new one otherwise.

@@ -1,4 +1,4 @@
-//! The process behind the routers: instant workers, registered with Baton's router, and instant OpenAI servers for
+//! The process behind the routers: instant workers, registered with Baton's router, and instant `OpenAI` servers for
 //! the other one and for clients that come without a router. One thread runs them all.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! OpenAI's API, answered at once with words that mean nothing: whole, or as server-sent events. It must not know
+//! `OpenAI`'s API, answered at once with words that mean nothing: whole, or as server-sent events. It must not know
 //! who asks.
 
 use std::convert::Infallible;

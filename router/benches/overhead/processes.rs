@@ -14,7 +14,7 @@ use crate::client::Seen;
 use crate::openai::MODEL;
 
 /// Time for a part to become ready.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 
 /// A part, ended when it is dropped.
 pub(crate) struct Part(Child);

@@ -65,7 +65,7 @@ impl RequestTask {
             match heard {
                 Heard::Prefill(event) => self.hear_prefill(&mut legs, event)?,
                 Heard::Decode(event) => self.hear_decode(&mut legs, event)?,
-                Heard::Search(found) => self.hear_search(&mut legs, (*found)?)?,
+                Heard::Search(found) => self.hear_search(&mut legs, (*found)?),
             }
             self.hear_buffered(&mut legs)?;
         }
@@ -243,11 +243,7 @@ impl RequestTask {
         self.search_again(legs, failure)
     }
 
-    fn hear_search(
-        &mut self,
-        legs: &mut Split,
-        (decode, grant): (DecodeLeg, Grant),
-    ) -> Result<(), Setback> {
+    fn hear_search(&mut self, legs: &mut Split, (decode, grant): (DecodeLeg, Grant)) {
         let page_size = grant.fingerprint.page_size;
         let reused = grant.reused_pages.saturating_mul(page_size);
         self.receipt.decode_worker(&decode.slot().name(), reused);
@@ -256,7 +252,6 @@ impl RequestTask {
         if let Some(prefill) = &mut legs.prefill {
             prefill.grant(grant);
         }
-        Ok(())
     }
 
     /// Looks for a decode worker for the current attempt.
