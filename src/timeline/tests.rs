@@ -111,8 +111,9 @@ fn lines_are_as_wide_as_the_terminal() {
     let timeline = Timeline::of_record(&record(), 0);
     for columns in [60, 80, 200] {
         let text = Canvas::plain(columns).draw(&timeline);
-        let bars: Vec<_> = text.lines().filter(|line| line.contains('█')).collect();
-        assert_eq!(bars.len(), 5, "{text}");
+        let bars = text.lines().filter(|line| line.contains(['█', '▏']));
+        let bars: Vec<_> = bars.collect();
+        assert_eq!(bars.len(), 6, "{text}");
         for line in bars {
             assert_eq!(line.chars().count(), columns, "{text}");
         }

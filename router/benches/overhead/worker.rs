@@ -114,12 +114,12 @@ fn most_tokens(spec: &v1::SequenceSpec) -> u32 {
         .unwrap_or(1)
 }
 
-fn prefilled(event: Prefill) -> Result<v1::PrefillResponse, Status> {
-    Ok(v1::PrefillResponse { event: Some(event) })
+fn prefilled(event: Prefill) -> v1::PrefillResponse {
+    v1::PrefillResponse { event: Some(event) }
 }
 
-fn decoded(event: Decode) -> Result<v1::DecodeResponse, Status> {
-    Ok(v1::DecodeResponse { event: Some(event) })
+fn decoded(event: Decode) -> v1::DecodeResponse {
+    v1::DecodeResponse { event: Some(event) }
 }
 
 /// The attempt that the pages were handed over for.
@@ -159,19 +159,20 @@ impl PrefillService for Worker {
         ];
         let hand_offs = Arc::clone(&self.hand_offs);
         let ends = async move {
-            let attempt = match start.hand_off {
-                true => handed_over(commands, &hand_offs).await?,
-                false => 0,
+            let attempt = if start.hand_off {
+                handed_over(commands, &hand_offs).await?
+            } else {
+                0
             };
             let transport = if start.hand_off { "tcp" } else { "" };
-            prefilled(Prefill::Done(v1::PrefillDone {
+            Ok(prefilled(Prefill::Done(v1::PrefillDone {
                 transport: transport.to_owned(),
                 committed: start.hand_off,
                 attempt,
                 ..v1::PrefillDone::default()
-            }))
+            })))
         };
-        let events = stream::iter(begins.map(prefilled)).chain(ends.into_stream());
+        let events = stream::iter(begins.map(prefilled).map(Ok)).chain(ends.into_stream());
         Ok(Response::new(events.boxed()))
     }
 }
@@ -195,7 +196,7 @@ impl DecodeService for Worker {
         if start.local_prefill {
             let scheduled = Decode::Scheduled(v1::PrefillScheduled::default());
             let events = [scheduled].into_iter().chain(self.tokens(&spec, 0));
-            let events = stream::iter(events.map(decoded).collect::<Vec<_>>());
+            let events = stream::iter(events.map(decoded).map(Ok).collect::<Vec<_>>());
             return Ok(Response::new(events.boxed()));
         }
         let (number, committed) = self.hand_offs.expect();
@@ -212,9 +213,9 @@ impl DecodeService for Worker {
                 first_tokens: vec![worker.token(&spec, 0)],
             });
             let events = [landed].into_iter().chain(worker.tokens(&spec, 1));
-            stream::iter(events.map(decoded).collect::<Vec<_>>())
+            stream::iter(events.map(decoded).map(Ok).collect::<Vec<_>>())
         };
-        let events = stream::iter([decoded(grant)]).chain(lands.flatten_stream());
+        let events = stream::iter([Ok(decoded(grant))]).chain(lands.flatten_stream());
         Ok(Response::new(events.boxed()))
     }
 }

@@ -215,7 +215,7 @@ async fn sec_05_large_bodies_have_room_together_and_small_ones_are_read_anyway()
     let harness = Harness::start(config).await;
     let _decode = harness.add(Setup::decode("decode-0", endless())).await;
     let head = format!("POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n{JSON}\r\n");
-    let part = [head.as_bytes(), &[b' '; 2_000_000]].concat();
+    let part = [head.as_bytes(), &vec![b' '; 2_000_000]].concat();
     // Three that stand still before their end, where there is room for two.
     let stuck = (0..3).map(|_| Box::pin(Web::raw(&harness.http, &part)));
     let (refused, _, others) = futures::future::select_all(stuck).await;

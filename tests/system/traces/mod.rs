@@ -448,7 +448,7 @@ fn phases(trace: &Value) -> Vec<&str> {
             assert!(
                 phase["from_us"].as_u64() <= phase["to_us"].as_u64(),
                 "{phase}"
-            )
+            );
         })
         .filter_map(|phase| Some((phase["from_us"].as_u64()?, phase["phase"].as_str()?)))
         .collect();

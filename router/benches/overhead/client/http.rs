@@ -71,7 +71,7 @@ impl Http {
             let found = unseen
                 .windows(PIECE.len())
                 .filter(|window| *window == PIECE);
-            self.note(&mut times, &mut pieces, found.count(), now);
+            note(&mut times, &mut pieces, found.count(), now);
             if self.is_complete()? {
                 times.end = now;
                 break;
@@ -84,18 +84,6 @@ impl Http {
             return Err(self.wrong("not the answer that was asked for"));
         }
         Ok(times)
-    }
-
-    /// Counts pieces that have come.
-    fn note(&self, times: &mut Times, pieces: &mut usize, more: usize, now: Duration) {
-        if more > 0 && *pieces == 0 {
-            times.first = now;
-        }
-        let before = *pieces;
-        *pieces += more;
-        if before < TOKENS as usize && *pieces >= TOKENS as usize {
-            times.last = now;
-        }
     }
 
     /// Whether the whole answer is there.
@@ -124,5 +112,17 @@ impl Http {
     fn wrong(&self, what: &str) -> io::Error {
         let answer = String::from_utf8_lossy(&self.buffer);
         io::Error::other(format!("{what}: {answer:.2000}"))
+    }
+}
+
+/// Counts pieces that have come.
+fn note(times: &mut Times, pieces: &mut usize, more: usize, now: Duration) {
+    if more > 0 && *pieces == 0 {
+        times.first = now;
+    }
+    let before = *pieces;
+    *pieces += more;
+    if before < TOKENS as usize && *pieces >= TOKENS as usize {
+        times.last = now;
     }
 }
