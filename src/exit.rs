@@ -104,7 +104,8 @@ pub(crate) fn readable(status: &tonic::Status) -> tonic::Status {
         return tonic::Status::unavailable(match cause(status) {
             // What may be left of a TLS port's refusal.
             Some(cause) if cause == "connection closed" => format!(
-                "the connection to the router was lost: {cause}; if it speaks TLS there, give --tls-ca"
+                "the connection to the router was lost: {cause}; if it speaks TLS there, give --tls-ca, and a \
+                 certificate (--tls-cert, --tls-key) where it wants one"
             ),
             Some(cause) => format!("the connection to the router was lost: {cause}"),
             None => "the connection to the router was lost".to_owned(),

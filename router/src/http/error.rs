@@ -94,6 +94,8 @@ impl HttpError {
     /// The code that gRPC callers would get, which is what is counted.
     pub(super) fn grpc_code(&self) -> Code {
         match self.status.as_u16() {
+            404 => Code::NotFound,
+            408 => Code::Aborted,
             429 => Code::ResourceExhausted,
             499 => Code::Cancelled,
             503 => Code::Unavailable,
