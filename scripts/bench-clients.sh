@@ -57,7 +57,7 @@ for endpoint in completions chat/completions; do
     echo "vLLM's serving benchmark, /v1/$endpoint:"
     backend=openai
     [ "$endpoint" = completions ] || backend=openai-chat
-    "$vllm/bin/vllm" bench serve --backend "$backend" --base-url "http://$address" --endpoint "/v1/$endpoint" \
+    "$vllm/bin/python" tests/python/load_clients.py vllm-serve --backend "$backend" --base-url "http://$address" --endpoint "/v1/$endpoint" \
         --model "$name" --tokenizer "$tokenizer" --dataset-name random --random-input-len 100 \
         --random-output-len "$tokens" --num-prompts "$requests" --max-concurrency "$callers" --ignore-eos --seed 1 \
         --disable-tqdm --save-result --result-dir "$work/$backend" >"$work/vllm.log" 2>&1 ||

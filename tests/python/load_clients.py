@@ -1,6 +1,7 @@
 """What load generators need, and whether what they measured is whole.
 
     python tests/python/load_clients.py tokenizer MODEL.gguf FOLDER
+    python tests/python/load_clients.py vllm-serve [flags of `vllm bench serve`]
     python tests/python/load_clients.py aiperf|vllm FOLDER REQUESTS TOKENS
 """
 
@@ -15,6 +16,16 @@ def tokenizer(model: str, folder: str) -> None:
 
     path = pathlib.Path(model)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+
+
+def vllm_serve(arguments: list[str]) -> None:
+    """What `vllm bench serve` runs: that command itself looks for a package of one name, and CPUs' has another."""
+    from vllm.benchmarks.serve import add_cli_args, main
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+    main(parser.parse_args(arguments))
 
 
 def report(folder: str, pattern: str) -> dict:
@@ -45,6 +56,8 @@ if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
     if kind == "tokenizer":
         tokenizer(*arguments)
+    elif kind == "vllm-serve":
+        vllm_serve(arguments)
     else:
         where, count, length = arguments
         {"aiperf": aiperf, "vllm": vllm}[kind](where, int(count), int(length))
