@@ -1,16 +1,13 @@
 //! Ends over HTTP that nobody wished for: clients that leave before they were told anything, and workers
 //! that end before their answer does.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::failures::{End, decode_that, impatient};
 use crate::fake::{Setup, endless};
 use crate::harness::{Harness, config, prompt_of, soon};
-use crate::streaming::{PHASES, Phase, stuck};
+use crate::streaming::{PHASES, Phase, one_prompt_at_a_time, stuck};
 use crate::web::{CHAT, TEXT, Web, leave};
 
 /// A prompt that is split, which shares nothing with others.
@@ -24,20 +21,7 @@ fn long(max_tokens: u32, stream: bool) -> Value {
 #[tokio::test]
 async fn str_02_leaving_before_the_first_token_stops_prefill() {
     let harness = Harness::start(config()).await;
-    let places = Arc::new(Semaphore::new(1));
-    // One prompt at a time, and each would take for ever.
-    let prefill = Setup::prefill("prefill-0", endless()).plays(move |leg| {
-        let places = Arc::clone(&places);
-        async move {
-            let _place = places.acquire_owned().await.unwrap();
-            if leg.number <= 10 {
-                leg.scheduled().await;
-                std::future::pending::<()>().await;
-            }
-            leg.behave(endless()).await
-        }
-    });
-    let prefill = harness.add(prefill).await;
+    let prefill = harness.add(one_prompt_at_a_time()).await;
     let decode = harness.add(Setup::decode("decode-0", endless())).await;
     for number in 1..=10 {
         let body = long(20, number % 2 == 0);

@@ -1,15 +1,14 @@
 //! Answers over HTTP piece by piece: what comes when, how it ends, and that leaving cancels.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use baton_proto::legs::DecodeEvent;
-use baton_router::RouterConfig;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::fake::{Setup, endless, says, token};
 use crate::harness::{Harness, MODEL, config, ids, soon};
+use crate::streaming::for_slow_readers;
 use crate::web::{CHAT, TEXT, Web, leave};
 
 /// A chat that is long enough to be split.
@@ -287,17 +286,7 @@ async fn str_01_leaving_cancels_streams_and_waits() {
 
 #[tokio::test]
 async fn str_07_a_client_that_reads_nothing_is_given_up() {
-    let config = RouterConfig {
-        write_deadline: Duration::from_millis(400),
-        client_buffer: 8,
-        ..config()
-    };
-    let harness = Harness::start(config).await;
-    let decode = Setup {
-        pages: 5000,
-        ..Setup::decode("decode-0", endless())
-    };
-    let decode = harness.add(decode).await;
+    let (harness, decode) = for_slow_readers().await;
     let body =
         json!({"prompt": [1, 2, 3], "max_tokens": 1900, "n": 16, "logprobs": 20, "stream": true});
     let answer = Web::json(&harness, TEXT, &body).await;

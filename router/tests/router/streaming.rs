@@ -12,7 +12,7 @@ use prost::Message as _;
 use tokio::sync::Semaphore;
 use tonic::{Code, Streaming};
 
-use crate::fake::{Setup, endless};
+use crate::fake::{FakeWorker, Setup, endless};
 use crate::harness::{Answer, Harness, by_ids, config, first_token, long, prompt_of, soon, with};
 
 /// How far a request gets before it stands still.
@@ -104,12 +104,10 @@ async fn str_01_a_hundred_disconnects_leave_nothing() {
     assert_eq!(decode.cancelled(), 100);
 }
 
-#[tokio::test]
-async fn str_02_leaving_before_the_first_token_stops_prefill() {
-    let harness = Harness::start(config()).await;
+/// Computes one prompt at a time, and each of the first ten would take for ever.
+pub(crate) fn one_prompt_at_a_time() -> Setup {
     let places = Arc::new(Semaphore::new(1));
-    // One prompt at a time, and each would take for ever.
-    let prefill = Setup::prefill("prefill-0", endless()).plays(move |leg| {
+    Setup::prefill("prefill-0", endless()).plays(move |leg| {
         let places = Arc::clone(&places);
         async move {
             let _place = places.acquire_owned().await.unwrap();
@@ -119,8 +117,13 @@ async fn str_02_leaving_before_the_first_token_stops_prefill() {
             }
             leg.behave(endless()).await
         }
-    });
-    let prefill = harness.add(prefill).await;
+    })
+}
+
+#[tokio::test]
+async fn str_02_leaving_before_the_first_token_stops_prefill() {
+    let harness = Harness::start(config()).await;
+    let prefill = harness.add(one_prompt_at_a_time()).await;
     let decode = harness.add(Setup::decode("decode-0", endless())).await;
     for number in 1..=10 {
         let stream = harness.client().generate(long(20)).await.unwrap();
@@ -170,8 +173,8 @@ async fn the_first_token_does_not_wait_for_the_hand_off() {
     assert_eq!(first_token(&mut stream).await.position, 1);
 }
 
-#[tokio::test]
-async fn str_07_xfr_20_a_slow_reader_is_cancelled_and_others_on_its_connection_go_on() {
+/// A router that soon gives up who does not read, and a worker with pages for long answers.
+pub(crate) async fn for_slow_readers() -> (Harness, FakeWorker) {
     let config = RouterConfig {
         write_deadline: Duration::from_millis(400),
         client_buffer: 8,
@@ -183,6 +186,12 @@ async fn str_07_xfr_20_a_slow_reader_is_cancelled_and_others_on_its_connection_g
         ..Setup::decode("decode-0", endless())
     };
     let decode = harness.add(decode).await;
+    (harness, decode)
+}
+
+#[tokio::test]
+async fn str_07_xfr_20_a_slow_reader_is_cancelled_and_others_on_its_connection_go_on() {
+    let (harness, decode) = for_slow_readers().await;
     let large = with(by_ids(prompt_of(5), 1900), |sampling| {
         sampling.n = Some(16);
         sampling.logprobs = Some(20);
