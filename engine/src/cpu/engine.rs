@@ -115,7 +115,7 @@ impl StepEngine for CpuEngine {
         );
         model::forward(&self.model.weights, &mut operations, on_layer);
         let vocabulary = self.vocabulary();
-        let values = &self.buffers.gated.values_mut()[..self.plan.logits.len() * vocabulary];
+        let values = &self.buffers.heads.values_mut()[..self.plan.logits.len() * vocabulary];
         Ok(Logits { values, vocabulary })
     }
 }

@@ -12,6 +12,7 @@
 )]
 
 mod attention;
+mod blocks;
 mod buffers;
 pub mod ceilings;
 mod elementwise;

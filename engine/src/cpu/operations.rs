@@ -4,21 +4,31 @@
 //! product, or whole query rows. Which operations run in which order is the model's business.
 //!
 //! A layer takes at most ten runs of the team, each of which ends with a barrier: norm, Q/K/V, rotation
-//! with the page write, attention, its quantisation, output, norm, gate/up, its quantisation, down. A step of few rows
-//! (one to four of the default model) takes five: the four products and attention. What lies between is
-//! done by the caller alone in less time than a barrier takes, while the others fetch the beginning of
-//! their part of the next matrix.
+//! with the page write, attention, its quantisation, output, norm, gate/up, its quantisation, down. A step
+//! of few rows (one to four of the default model) takes five: the four products and attention. What lies
+//! between is done by the caller alone in less time than a barrier takes, while the others fetch the
+//! beginning of their part of the next matrix. A step of many rows takes two: attention, and everything
+//! from there to the next layer's page write, each thread with blocks of rows of its own.
 #![allow(unsafe_code)] // Tasks of one operation write disjoint parts of shared rows.
 
 mod attend;
 mod heads;
+mod rows;
+mod stages;
 
 use std::ops::Range;
 
-use self::{attend::AttentionShape, heads::HeadStore};
+use self::{
+    attend::AttentionShape,
+    heads::HeadStore,
+    rows::{Normed, norm_row, quantize_row},
+    stages::{Stage, Stages},
+};
+pub(super) use stages::multiply_rows;
+
 use super::{
-    buffers::Buffers,
-    elementwise,
+    blocks::Blocks,
+    buffers::{Buffers, widest_input},
     matmul::{Activations, OutputView, PackedMatrix, ROW_TILE, matmul},
     model::CpuModel,
     pages::Pages,
@@ -56,6 +66,9 @@ pub(super) struct CpuOperations<'a> {
     buffers: &'a mut Buffers,
     /// The last product is still to be added to the stream.
     pending: bool,
+    /// How many rows are divided; operations then wait until a result is needed.
+    blocks: Option<Blocks>,
+    stages: Stages<'a>,
 }
 
 impl<'a> CpuOperations<'a> {
@@ -74,14 +87,20 @@ impl<'a> CpuOperations<'a> {
             isa,
             batch,
             plan,
+            pending: false,
+            blocks: Blocks::of(
+                plan.rows.len(),
+                threads.count(),
+                widest_input(&model.config),
+            ),
+            stages: Stages::default(),
             threads,
             buffers,
-            pending: false,
         }
     }
 }
 
-impl Operations for CpuOperations<'_> {
+impl<'a> Operations<'a> for CpuOperations<'a> {
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
 
@@ -100,46 +119,38 @@ impl Operations for CpuOperations<'_> {
         self.pending = false;
     }
 
-    fn norm(&mut self, weight: &Vec<f32>, next: &PackedMatrix) {
+    fn norm(&mut self, weight: &'a Vec<f32>, next: &'a PackedMatrix) {
+        if self.blocks.is_some() {
+            let pending = std::mem::take(&mut self.pending);
+            return self.stages.push(Stage::Norm(weight, next, pending));
+        }
         let (isa, epsilon, pending) = (self.isa, self.model.config.norm_eps, self.pending);
-        let columns = next.columns();
         let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
         let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
-        for_rows(
-            self.threads,
-            self.plan.rows.len(),
-            columns,
-            |thread, range| {
-                // SAFETY: `thread` is this thread's own number.
-                let out = unsafe { &mut scratch.get(thread).row };
-                for at in range {
-                    // SAFETY: each row belongs to one task; the product is not written now.
-                    unsafe {
-                        let product = pending.then(|| product.row(at));
-                        elementwise::add_and_norm(
-                            isa,
-                            stream.row_mut(at),
-                            product,
-                            weight,
-                            columns,
-                            epsilon,
-                            out,
-                        );
-                        activations.quantize_rows(
-                            isa,
-                            next.form(),
-                            at..at + 1,
-                            columns,
-                            &out[..columns],
-                        );
-                    }
+        let rows = self.plan.rows.len();
+        for_rows(self.threads, rows, next.columns(), |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let out = unsafe { &mut scratch.get(thread).row };
+            for at in range {
+                // SAFETY: each row belongs to one task; the product is not written now.
+                unsafe {
+                    let normed = Normed {
+                        delta: pending.then(|| product.row(at)),
+                        weight,
+                        epsilon,
+                        next,
+                    };
+                    norm_row(isa, stream.row_mut(at), &normed, out, activations, at);
                 }
-            },
-        );
+            }
+        });
         self.pending = false;
     }
 
-    fn project_heads(&mut self, qkv: &PackedMatrix, then: &PackedMatrix) {
+    fn project_heads(&mut self, qkv: &'a PackedMatrix, then: &'a PackedMatrix) {
+        if self.blocks.is_some() {
+            return self.stages.push(Stage::ProjectHeads(qkv));
+        }
         self.threads.announce(then.memory());
         let tokens = self.plan.rows.len();
         let heads = self.buffers.heads.share();
@@ -153,10 +164,7 @@ impl Operations for CpuOperations<'_> {
         );
     }
 
-    fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Vec<f32>>) {
-        let heads = self.buffers.heads.share();
-        let tables = self.buffers.rotations.share();
-        let scratch = &self.buffers.scratch;
+    fn rotate_and_store(&mut self, layer: u32, parts: &'a HeadParts<Vec<f32>>) {
         let store = HeadStore {
             model: self.model,
             pages: self.pages,
@@ -164,27 +172,25 @@ impl Operations for CpuOperations<'_> {
             layer,
             parts,
         };
+        if let Some(blocks) = self.blocks {
+            self.stages.push(Stage::Store(store));
+            return self.run_stages(blocks);
+        }
+        let heads = self.buffers.heads.share();
+        let tables = self.buffers.rotations.share();
+        let scratch = &self.buffers.scratch;
         let rows = &self.plan.rows;
-        for_rows(
-            self.threads,
-            rows.len(),
-            2 * heads.stride(),
-            |thread, range| {
-                // SAFETY: `thread` is this thread's own number.
-                let scratch = unsafe { &mut scratch.get(thread).head };
-                let mut at = range.start;
-                while at < range.end {
-                    let count = rows[at].neighbours(&rows[at + 1..range.end]);
-                    // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are
-                    // not written now.
-                    unsafe { store.rows(&rows[at..at + count], at, heads, tables, scratch) };
-                    at += count;
-                }
-            },
-        );
+        let values = 2 * heads.stride();
+        for_rows(self.threads, rows.len(), values, |thread, range| {
+            // SAFETY: `thread` is this thread's own number.
+            let scratch = unsafe { &mut scratch.get(thread).head };
+            // SAFETY: each row, and with it its slot of a page, belongs to one task; tables are not
+            // written now.
+            unsafe { store.run(rows, range, heads, tables, scratch) };
+        });
     }
 
-    fn attend(&mut self, layer: u32, next: &PackedMatrix) {
+    fn attend(&mut self, layer: u32, next: &'a PackedMatrix) {
         let config = &self.model.config;
         let shape = AttentionShape {
             layer,
@@ -197,13 +203,20 @@ impl Operations for CpuOperations<'_> {
         } else {
             self.attend_by_tasks(shape);
         }
+        if self.blocks.is_some() {
+            return self.stages.push(Stage::TakeAttended(next));
+        }
         let (isa, tokens) = (self.isa, self.plan.rows.len());
         let attended = self.buffers.attended.share();
         let activations = &self.buffers.activations;
         quantize(self.threads, isa, attended, tokens, next, activations);
     }
 
-    fn project(&mut self, weights: &PackedMatrix, then: &PackedMatrix) {
+    fn project(&mut self, weights: &'a PackedMatrix, then: &'a PackedMatrix) {
+        self.pending = true;
+        if self.blocks.is_some() {
+            return self.stages.push(Stage::Project(weights));
+        }
         self.threads.announce(then.memory());
         let tokens = self.plan.rows.len();
         let product = self.buffers.product.share();
@@ -215,10 +228,18 @@ impl Operations for CpuOperations<'_> {
             tokens,
             product,
         );
-        self.pending = true;
     }
 
-    fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
+    fn gated_mlp(
+        &mut self,
+        gate_up: &'a PackedMatrix,
+        down: &'a PackedMatrix,
+        then: &'a PackedMatrix,
+    ) {
+        if self.blocks.is_some() {
+            self.pending = true;
+            return self.stages.push(Stage::GatedMlp(gate_up, down));
+        }
         self.threads.announce(down.memory());
         let (isa, tokens) = (self.isa, self.plan.rows.len());
         let gated = self.buffers.gated.share();
@@ -228,7 +249,13 @@ impl Operations for CpuOperations<'_> {
         self.project(down, then);
     }
 
-    fn logits(&mut self, norm: &Vec<f32>, output: &PackedMatrix) {
+    fn logits(&mut self, norm: &'a Vec<f32>, output: &'a PackedMatrix) {
+        if let Some(blocks) = self.blocks
+            && std::mem::take(&mut self.pending)
+        {
+            self.stages.push(Stage::Add);
+            self.run_stages(blocks);
+        }
         let (isa, epsilon, columns) = (self.isa, self.model.config.norm_eps, output.columns());
         let (stream, product) = (self.buffers.stream.share(), self.buffers.product.share());
         let (activations, scratch) = (&self.buffers.activations, &self.buffers.scratch);
@@ -239,21 +266,25 @@ impl Operations for CpuOperations<'_> {
             for at in range {
                 // SAFETY: wanted rows are different ones, so each belongs to one task.
                 unsafe {
-                    let stream = stream.row_mut(wanted[at]);
-                    let product = pending.then(|| product.row(wanted[at]));
-                    elementwise::add_and_norm(isa, stream, product, norm, columns, epsilon, out);
-                    activations.quantize_rows(
+                    let normed = Normed {
+                        delta: pending.then(|| product.row(wanted[at])),
+                        weight: norm,
+                        epsilon,
+                        next: output,
+                    };
+                    norm_row(
                         isa,
-                        output.form(),
-                        at..at + 1,
-                        columns,
-                        &out[..columns],
+                        stream.row_mut(wanted[at]),
+                        &normed,
+                        out,
+                        activations,
+                        at,
                     );
                 }
             }
         });
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.gated.values_mut()[..wanted.len() * vocabulary];
+        let logits = &mut self.buffers.heads.values_mut()[..wanted.len() * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         multiply_into(self.threads, isa, output, activations, wanted.len(), out);
     }
@@ -272,10 +303,7 @@ fn quantize(
     for_rows(threads, count, columns, |_, range| {
         for at in range {
             // SAFETY: each row of the activations belongs to one task; `rows` are not written now.
-            unsafe {
-                let row = &rows.row(at)[..columns];
-                activations.quantize_rows(isa, next.form(), at..at + 1, columns, row);
-            }
+            unsafe { quantize_row(isa, rows.row(at), next, activations, at) };
         }
     });
 }

@@ -76,7 +76,7 @@ fn layer_0_errors(naive: &Naive, file: &ModelFile, pairing: RopePairing) -> (f64
         token_ids: &tokens,
         position: 0,
         pages: &pages,
-        logits: LogitRows::Last,
+        logits: LogitRows::None,
     };
     engine
         .step(

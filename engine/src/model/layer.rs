@@ -67,11 +67,11 @@ pub(super) fn first<M, V>(layer: &LayerWeights<M, V>) -> &M {
 }
 
 /// Runs layer `index`; `then` is the matrix of the first product after it.
-pub(super) fn run<O: Operations>(
+pub(super) fn run<'w, O: Operations<'w>>(
     operations: &mut O,
     index: u32,
-    layer: &LayerWeights<O::Matrix, O::Vector>,
-    then: &O::Matrix,
+    layer: &'w LayerWeights<O::Matrix, O::Vector>,
+    then: &'w O::Matrix,
     on_layer: &mut dyn FnMut(u32),
 ) {
     operations.norm(&layer.attention_norm, &layer.qkv);

@@ -42,28 +42,34 @@ pub(crate) trait WeightSource {
 
 /// Fused operations over the tokens of one step. Each hands its result to the next: the residual
 /// stream, the normed input of the next product, the heads and the last product are the backend's.
-/// `then` is the matrix of the product after, which a backend may fetch meanwhile.
-pub(crate) trait Operations {
+/// `then` is the matrix of the product after, which a backend may fetch meanwhile. Weights outlive the step, so
+/// that a backend may put operations off until a result is needed: that of the page writes at once.
+pub(crate) trait Operations<'w> {
     /// A backend's matrix.
-    type Matrix;
+    type Matrix: 'w;
     /// A backend's vector.
-    type Vector;
+    type Vector: 'w;
     /// Stream = embedding of each token; prepares rotations of each position.
-    fn embed(&mut self, embedding: &Self::Matrix);
+    fn embed(&mut self, embedding: &'w Self::Matrix);
     /// Stream += last product; input of `next` = norm of the stream.
-    fn norm(&mut self, weight: &Self::Vector, next: &Self::Matrix);
+    fn norm(&mut self, weight: &'w Self::Vector, next: &'w Self::Matrix);
     /// Heads = Q, K and V of the input.
-    fn project_heads(&mut self, qkv: &Self::Matrix, then: &Self::Matrix);
+    fn project_heads(&mut self, qkv: &'w Self::Matrix, then: &'w Self::Matrix);
     /// Applies `parts` to the heads, rotates Q and K, writes K and V into the pages.
-    fn rotate_and_store(&mut self, layer: u32, parts: &HeadParts<Self::Vector>);
+    fn rotate_and_store(&mut self, layer: u32, parts: &'w HeadParts<Self::Vector>);
     /// Input of `next` = attention of Q over the pages.
-    fn attend(&mut self, layer: u32, next: &Self::Matrix);
+    fn attend(&mut self, layer: u32, next: &'w Self::Matrix);
     /// Last product = `weights` × input.
-    fn project(&mut self, weights: &Self::Matrix, then: &Self::Matrix);
+    fn project(&mut self, weights: &'w Self::Matrix, then: &'w Self::Matrix);
     /// Last product = `down` × (silu(gate × input) · (up × input)), where `gate_up` is the pair of both.
-    fn gated_mlp(&mut self, gate_up: &Self::Matrix, down: &Self::Matrix, then: &Self::Matrix);
+    fn gated_mlp(
+        &mut self,
+        gate_up: &'w Self::Matrix,
+        down: &'w Self::Matrix,
+        then: &'w Self::Matrix,
+    );
     /// Logits = `output` × norm of (stream + last product), of the requested rows alone.
-    fn logits(&mut self, norm: &Self::Vector, output: &Self::Matrix);
+    fn logits(&mut self, norm: &'w Self::Vector, output: &'w Self::Matrix);
 }
 
 /// Loads the weights of a model of `layers` layers.
@@ -97,8 +103,8 @@ pub(crate) fn load<S: WeightSource>(
 }
 
 /// One step over all layers; `on_layer(l)` follows the page writes of layer `l`.
-pub(crate) fn forward<O: Operations>(
-    weights: &Weights<O::Matrix, O::Vector>,
+pub(crate) fn forward<'w, O: Operations<'w>>(
+    weights: &'w Weights<O::Matrix, O::Vector>,
     operations: &mut O,
     on_layer: &mut dyn FnMut(u32),
 ) {

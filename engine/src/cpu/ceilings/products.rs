@@ -4,12 +4,15 @@
 //! They are visited by the same pass over the model that a step makes, so both always agree. What is
 //! multiplied is whatever the buffers hold: no time depends on it. The gate of the MLP is part of its product.
 
+use baton_model_file::ModelConfig;
+
 use super::super::{
-    buffers::Buffers,
+    blocks::Blocks,
+    buffers::{Buffers, widest_input},
     engine::CpuEngine,
     matmul::{OutputView, PackedMatrix},
     model::CpuModel,
-    operations::{multiply, multiply_into},
+    operations::{multiply, multiply_into, multiply_rows},
     threads::Threads,
 };
 use crate::{
@@ -57,6 +60,7 @@ impl CpuEngine {
         }
         self.threads.adopt_caller()?;
         let mut products = Products {
+            config: &self.model.config,
             isa: self.isa,
             threads: &mut self.threads,
             buffers: &mut self.buffers,
@@ -68,8 +72,17 @@ impl CpuEngine {
     }
 }
 
+/// Where a product goes.
+#[derive(Clone, Copy)]
+enum Into {
+    Heads,
+    Product,
+    Gated,
+}
+
 /// Runs products only.
 struct Products<'a> {
+    config: &'a ModelConfig,
     isa: Isa,
     threads: &'a mut Threads,
     buffers: &'a mut Buffers,
@@ -77,7 +90,43 @@ struct Products<'a> {
     rows: usize,
 }
 
-impl Operations for Products<'_> {
+impl Products<'_> {
+    /// One product, each thread with its blocks of rows.
+    fn in_blocks(&mut self, blocks: Blocks, weights: &PackedMatrix, into: Into) {
+        let (isa, scratch) = (self.isa, &self.buffers.scratch);
+        let heads = self.buffers.heads.share();
+        self.threads.run(blocks.count(), |thread, block| {
+            let rows = blocks.rows(block);
+            // SAFETY: `thread` is this thread's own number; heads of a block belong to its task.
+            unsafe {
+                let own = &mut scratch.get(thread).block;
+                let (out, first) = match into {
+                    Into::Heads => (heads, rows.start),
+                    Into::Product => (own.product.share(), 0),
+                    Into::Gated => (own.gated.share(), 0),
+                };
+                multiply_rows(isa, weights, &own.activations, rows.len(), out, first);
+            }
+        });
+    }
+
+    fn product(&mut self, weights: &PackedMatrix, then: &PackedMatrix, into: Into) {
+        let widest = widest_input(self.config);
+        if let Some(blocks) = Blocks::of(self.tokens, self.threads.count(), widest) {
+            return self.in_blocks(blocks, weights, into);
+        }
+        self.threads.announce(then.memory());
+        let out = match into {
+            Into::Heads => self.buffers.heads.share(),
+            Into::Product => self.buffers.product.share(),
+            Into::Gated => self.buffers.gated.share(),
+        };
+        let x = &self.buffers.activations;
+        multiply(self.threads, self.isa, weights, x, self.tokens, out);
+    }
+}
+
+impl Operations<'_> for Products<'_> {
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
 
@@ -86,10 +135,7 @@ impl Operations for Products<'_> {
     fn norm(&mut self, _: &Vec<f32>, _: &PackedMatrix) {}
 
     fn project_heads(&mut self, qkv: &PackedMatrix, then: &PackedMatrix) {
-        self.threads.announce(then.memory());
-        let out = self.buffers.heads.share();
-        let x = &self.buffers.activations;
-        multiply(self.threads, self.isa, qkv, x, self.tokens, out);
+        self.product(qkv, then, Into::Heads);
     }
 
     fn rotate_and_store(&mut self, _: u32, _: &HeadParts<Vec<f32>>) {}
@@ -97,23 +143,17 @@ impl Operations for Products<'_> {
     fn attend(&mut self, _: u32, _: &PackedMatrix) {}
 
     fn project(&mut self, weights: &PackedMatrix, then: &PackedMatrix) {
-        self.threads.announce(then.memory());
-        let out = self.buffers.product.share();
-        let x = &self.buffers.activations;
-        multiply(self.threads, self.isa, weights, x, self.tokens, out);
+        self.product(weights, then, Into::Product);
     }
 
     fn gated_mlp(&mut self, gate_up: &PackedMatrix, down: &PackedMatrix, then: &PackedMatrix) {
-        self.threads.announce(down.memory());
-        let out = self.buffers.gated.share();
-        let x = &self.buffers.activations;
-        multiply(self.threads, self.isa, gate_up, x, self.tokens, out);
+        self.product(gate_up, down, Into::Gated);
         self.project(down, then);
     }
 
     fn logits(&mut self, _: &Vec<f32>, output: &PackedMatrix) {
         let vocabulary = output.rows();
-        let logits = &mut self.buffers.gated.values_mut()[..self.rows * vocabulary];
+        let logits = &mut self.buffers.heads.values_mut()[..self.rows * vocabulary];
         let out = OutputView::of(logits, vocabulary);
         let x = &self.buffers.activations;
         multiply_into(self.threads, self.isa, output, x, self.rows, out);
@@ -136,7 +176,7 @@ impl Count {
     }
 }
 
-impl Operations for Count {
+impl Operations<'_> for Count {
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
 

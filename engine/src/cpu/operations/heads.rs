@@ -2,6 +2,8 @@
 //!
 //! It must not know which thread has which token.
 
+use std::ops::Range;
+
 use super::super::{
     elementwise,
     model::CpuModel,
@@ -12,6 +14,7 @@ use super::super::{
 use crate::{Isa, model::HeadParts};
 
 /// Q, K and V of single tokens on their way to rotated queries and pages.
+#[derive(Clone, Copy)]
 pub(super) struct HeadStore<'a> {
     pub(super) model: &'a CpuModel,
     pub(super) pages: &'a Pages,
@@ -21,12 +24,33 @@ pub(super) struct HeadStore<'a> {
 }
 
 impl HeadStore<'_> {
+    /// Finishes the queries of the rows in `range` in place and writes their K and V into their slots.
+    ///
+    /// # Safety
+    /// The rows and their slots belong to the caller alone, and nobody writes the tables.
+    pub(super) unsafe fn run(
+        &self,
+        rows: &[Row],
+        range: Range<usize>,
+        heads: SharedRows<'_>,
+        tables: SharedRows<'_>,
+        scratch: &mut [Vec<f32>; 2],
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let count = rows[at].neighbours(&rows[at + 1..range.end]);
+            // SAFETY: the caller's promise.
+            unsafe { self.rows(&rows[at..at + count], at, heads, tables, scratch) };
+            at += count;
+        }
+    }
+
     /// Finishes the queries of one or two `rows` from number `first` on in place and writes their K
     /// and V into the rows' slots, which are neighbours.
     ///
     /// # Safety
     /// The rows and their slots belong to the caller alone, and nobody writes the tables.
-    pub(super) unsafe fn rows(
+    unsafe fn rows(
         &self,
         rows: &[Row],
         first: usize,

@@ -10,8 +10,15 @@ unsafe impl<T: Send> Sync for PerThread<T> {}
 
 impl<T> PerThread<T> {
     /// `threads` values.
-    pub(crate) fn new(threads: usize, make: impl Fn() -> T) -> Self {
-        Self((0..threads).map(|_| UnsafeCell::new(make())).collect())
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub(crate) fn new<E>(
+        threads: usize,
+        mut make: impl FnMut() -> Result<T, E>,
+    ) -> Result<Self, E> {
+        let values = (0..threads).map(|_| make().map(UnsafeCell::new));
+        Ok(Self(values.collect::<Result<_, E>>()?))
     }
 
     /// The value of `thread`.

@@ -13,7 +13,7 @@ fn every_task_runs_once_and_threads_have_their_own_values() {
         for round in 0..20_000 {
             let tasks = round % 17;
             let ran: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
-            let own = PerThread::new(team.count(), || 0_u32);
+            let own = PerThread::new(team.count(), || Ok::<_, ()>(0_u32)).expect("values");
             team.run(tasks, |thread, task| {
                 ran[task].fetch_add(1, Relaxed);
                 // SAFETY: this thread's own value.
