@@ -68,11 +68,13 @@ counters! {
 type Endings = [AtomicU64; ENDINGS.len()];
 
 /// How a request may end: its code, what that means, and the code's name. Any other code counts as the last.
-const ENDINGS: [(Code, &str, &str); 9] = [
+const ENDINGS: [(Code, &str, &str); 11] = [
     (Code::Ok, "ok", "ok"),
     (Code::Cancelled, "cancelled", "cancelled"),
     (Code::InvalidArgument, "invalid", "invalid_argument"),
     (Code::NotFound, "invalid", "not_found"),
+    (Code::Unauthenticated, "invalid", "unauthenticated"),
+    (Code::PermissionDenied, "invalid", "permission_denied"),
     (Code::ResourceExhausted, "refused", "resource_exhausted"),
     (Code::Unavailable, "error", "unavailable"),
     (Code::DeadlineExceeded, "error", "deadline_exceeded"),
@@ -168,7 +170,15 @@ impl Counters {
         let names = [
             ("requests_ok", &["ok"][..]),
             ("requests_cancelled", &["cancelled"]),
-            ("requests_invalid", &["invalid_argument", "not_found"]),
+            (
+                "requests_invalid",
+                &[
+                    "invalid_argument",
+                    "not_found",
+                    "unauthenticated",
+                    "permission_denied",
+                ],
+            ),
             ("requests_refused", &["resource_exhausted"]),
             ("requests_unavailable", &["unavailable"]),
             ("requests_deadline", &["deadline_exceeded"]),
@@ -221,7 +231,7 @@ mod tests {
         ];
         let named = named.map(|name| all[&format!("requests_{name}")]);
         assert_eq!(named.iter().sum::<u64>(), 17, "{named:?}");
-        assert_eq!(named[..4], [1, 1, 3, 1]);
+        assert_eq!(named[..4], [1, 1, 5, 1]);
         assert!(
             counters
                 .endings()

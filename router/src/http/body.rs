@@ -7,6 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use http_body_util::BodyExt as _;
+use tonic::Code;
 
 use super::error::HttpError;
 use super::room::{Room, Taken};
@@ -25,6 +26,7 @@ pub(super) async fn read_json(
         let words = "the body must be JSON, and say so: Content-Type: application/json";
         return Err(HttpError::refused(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::InvalidArgument,
             words,
         ));
     }
@@ -33,6 +35,7 @@ pub(super) async fn read_json(
         let words = "compressed bodies are not taken: leave Content-Encoding out";
         return Err(HttpError::refused(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::InvalidArgument,
             words,
         ));
     }
@@ -45,7 +48,11 @@ pub(super) async fn read_json(
     let reading = whole(body, &mut taken);
     let Ok(bytes) = tokio::time::timeout(BODY_TIMEOUT, reading).await else {
         let words = format!("the body did not arrive within {BODY_TIMEOUT:?}");
-        return Err(HttpError::refused(StatusCode::REQUEST_TIMEOUT, words));
+        return Err(HttpError::refused(
+            StatusCode::REQUEST_TIMEOUT,
+            Code::Aborted,
+            words,
+        ));
     };
     Ok((bytes?, taken))
 }
@@ -78,7 +85,7 @@ async fn whole(mut body: Body, taken: &mut Taken) -> Result<Bytes, HttpError> {
 
 fn too_large() -> HttpError {
     let words = format!("the body is larger than {MAX_MESSAGE_BYTES} bytes, the limit");
-    HttpError::refused(StatusCode::PAYLOAD_TOO_LARGE, words)
+    HttpError::refused(StatusCode::PAYLOAD_TOO_LARGE, Code::OutOfRange, words)
 }
 
 /// Whether a content type is JSON, whatever its parameters.

@@ -23,6 +23,8 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct HttpError {
     status: StatusCode,
+    /// What gRPC callers would get, which is what is counted.
+    grpc: Code,
     param: Option<String>,
     code: Option<&'static str>,
     message: String,
@@ -53,13 +55,17 @@ reply! {
 impl HttpError {
     /// The request is wrong, in this parameter if one is named.
     pub(super) fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
-        Self::refused(StatusCode::BAD_REQUEST, message).about(param)
+        Self {
+            param: param.map(str::to_owned),
+            ..Self::refused(StatusCode::BAD_REQUEST, Code::InvalidArgument, message)
+        }
     }
 
-    /// Refused with a status of HTTP's own.
-    pub(super) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
+    /// Refused with a status of HTTP's own, which counts as this.
+    pub(super) fn refused(status: StatusCode, grpc: Code, message: impl Into<String>) -> Self {
         Self {
             status,
+            grpc,
             param: None,
             code: None,
             message: message.into(),
@@ -72,13 +78,13 @@ impl HttpError {
         Self {
             code: Some("overloaded"),
             retry_after: Some(retry_after),
-            ..Self::refused(StatusCode::SERVICE_UNAVAILABLE, message)
+            ..Self::unavailable(message)
         }
     }
 
-    fn about(mut self, param: Option<&str>) -> Self {
-        self.param = param.map(str::to_owned);
-        self
+    /// Nobody can do it now.
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::refused(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, message)
     }
 
     fn kind(&self) -> &'static str {
@@ -93,16 +99,7 @@ impl HttpError {
 
     /// The code that gRPC callers would get, which is what is counted.
     pub(super) fn grpc_code(&self) -> Code {
-        match self.status.as_u16() {
-            404 => Code::NotFound,
-            408 => Code::Aborted,
-            429 => Code::ResourceExhausted,
-            499 => Code::Cancelled,
-            503 => Code::Unavailable,
-            504 => Code::DeadlineExceeded,
-            500.. => Code::Internal,
-            _ => Code::InvalidArgument,
-        }
+        self.grpc
     }
 
     /// What is written.
@@ -136,6 +133,7 @@ impl From<Status> for HttpError {
         };
         Self {
             status: http,
+            grpc: status.code(),
             param: None,
             code,
             retry_after: retry_after(&status),

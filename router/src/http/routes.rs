@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 use baton_cluster::PeerInfo;
 use baton_telemetry::metrics::{CONTENT_TYPE, Metrics};
 use serde::Serialize;
+use tonic::Code;
 
 use super::answer::{Call, REQUEST_ID};
 use super::body::read_json;
@@ -144,7 +145,7 @@ async fn health(State(app): Shares) -> Response {
         return StatusCode::OK.into_response();
     }
     let words = "no request can be answered now";
-    HttpError::refused(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+    HttpError::unavailable(words).into_response()
 }
 
 /// The process serves: for supervisors, who end one that does not.
@@ -171,13 +172,13 @@ async fn description() -> Response {
 async fn no_such_path(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(128).collect();
     let words = format!("there is nothing at {path}; see /openapi.json");
-    HttpError::refused(StatusCode::NOT_FOUND, words).into_response()
+    HttpError::refused(StatusCode::NOT_FOUND, Code::NotFound, words).into_response()
 }
 
 async fn no_such_method(request: Request) -> Response {
     let method: String = request.method().as_str().chars().take(32).collect();
     let words = format!("{method} is not for this path; see /openapi.json");
-    HttpError::refused(StatusCode::METHOD_NOT_ALLOWED, words).into_response()
+    HttpError::refused(StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented, words).into_response()
 }
 
 impl App {

@@ -1,15 +1,20 @@
 //! Bodies as clients write them, and what is understood of them.
 
+use std::time::Duration;
+
 use baton_proto::v1::generate_request::Input;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::json;
+use tonic::{Code, Status};
 
 use super::accepts::HttpBody;
 use super::chat::ChatRequest;
 use super::completion::CompletionRequest;
+use super::error::HttpError;
 use super::fields::parse;
 use super::generate::Asked;
 use super::routes::Generates as _;
+use crate::error::RequestError;
 
 fn chat(body: &str) -> Asked {
     parse::<ChatRequest>(body.as_bytes())
@@ -198,5 +203,24 @@ fn sec_05_spoiled_bodies_never_panic() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_failure_counts_as_what_grpc_callers_get() {
+    for code in (0..=16).map(Code::from_i32) {
+        let error = HttpError::from(Status::new(code, "why"));
+        assert_eq!(error.grpc_code(), code);
+    }
+    let refusals = [
+        RequestError::Unauthenticated("who?"),
+        RequestError::NotPermitted("not you"),
+        RequestError::UnknownModel("x".to_owned()),
+        RequestError::SlowReader(Duration::from_secs(1)),
+        RequestError::ShuttingDown,
+    ];
+    for error in refusals {
+        let code = error.code();
+        assert_eq!(HttpError::from(error).grpc_code(), code);
     }
 }

@@ -1,6 +1,5 @@
 //! The small endpoints: models, tokenizing and its reverse. It must not know generating.
 
-use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::answer::Call;
@@ -93,7 +92,7 @@ impl App {
         Admission::new(&self.shared, None).check_model(name)?;
         if !self.shared.directory.is_ready() {
             let words = format!("no worker serves {name} now");
-            return Err(HttpError::refused(StatusCode::SERVICE_UNAVAILABLE, words));
+            return Err(HttpError::unavailable(words));
         }
         Ok(json_response(&self.card()))
     }

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tonic::Code;
 
 use super::super::error::HttpError;
 
@@ -62,7 +63,7 @@ fn answer(name: &str, headers: &HeaderMap) -> Response {
     let known = ASSETS.iter().zip(TAGS.iter());
     let Some((asset, tag)) = known.into_iter().find(|(asset, _)| asset.name == name) else {
         let words = "the page has no such file";
-        return HttpError::refused(StatusCode::NOT_FOUND, words).into_response();
+        return HttpError::refused(StatusCode::NOT_FOUND, Code::NotFound, words).into_response();
     };
     let held = headers.get(header::IF_NONE_MATCH);
     let held = held.and_then(|held| held.to_str().ok()).unwrap_or_default();

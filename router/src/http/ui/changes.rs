@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use tonic::Code;
 
 use super::super::error::HttpError;
 
@@ -26,7 +27,11 @@ pub(super) fn is_of_the_page(headers: &HeaderMap) -> Result<(), HttpError> {
         return Ok(());
     }
     let words = "without API keys, only the page itself may ask for changes, opened by an address of this machine";
-    Err(HttpError::refused(StatusCode::FORBIDDEN, words))
+    Err(HttpError::refused(
+        StatusCode::FORBIDDEN,
+        Code::PermissionDenied,
+        words,
+    ))
 }
 
 /// Whether a host is named by its address, which nobody else can give a meaning.

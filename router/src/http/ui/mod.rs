@@ -20,6 +20,7 @@ use axum::routing::{get, post};
 use baton_cluster::PeerInfo;
 use serde::Deserialize;
 use serde_json::json;
+use tonic::Code;
 
 use super::body::read_json;
 use super::error::HttpError;
@@ -112,7 +113,7 @@ async fn request(State(page): Shares, Path(name): Path<String>, request: Request
     }
     let Some(found) = page.operations.shared.recent.get(&name) else {
         let words = "this request is no longer remembered here";
-        return HttpError::refused(StatusCode::NOT_FOUND, words).into_response();
+        return HttpError::refused(StatusCode::NOT_FOUND, Code::NotFound, words).into_response();
     };
     let record = found.request.map(requests::whole);
     json_response(&json!({ "now_us": found.now_us, "request": record }))
