@@ -102,6 +102,11 @@ impl HttpError {
         self.grpc
     }
 
+    /// What is wrong, in words.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// What is written.
     pub(super) fn reply(&self) -> ErrorReply {
         ErrorReply {

@@ -52,6 +52,8 @@ pub(super) struct App {
 }
 
 type Shares = State<Arc<App>>;
+/// Who calls, and with which key.
+type Caller = (PeerInfo, Option<Arc<Key>>);
 
 /// All endpoints.
 pub(crate) fn routes(operations: &Arc<Operations>, guard: Guard, metrics: Arc<Metrics>) -> Router {
@@ -90,13 +92,15 @@ pub(super) trait Generates: Fields {
 
 async fn generate<T: Generates + Send>(State(app): Shares, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    // Before the body: who has no place here cannot make us read.
-    let call = match app.enter(&parts) {
-        Ok(call) => call,
+    let caller = match app.admit(For::Clients, &parts) {
+        Ok(caller) => caller,
         Err(error) => return error.into_response(),
     };
-    let mut ending = Some(Ending::new(&app.shared.counters, Api::Http));
+    let counters = &app.shared.counters;
+    let mut ending = Some(Ending::new(counters, Api::Http, &parts.headers));
     let answer = async {
+        // Before the body: who has no place here cannot make us read.
+        let call = app.call(caller, &parts.headers)?;
         let (body, taken) = read_json(&parts.headers, body, &app.room).await?;
         let asked = parse::<T>(&body)?.asked()?;
         drop(body);
@@ -104,7 +108,7 @@ async fn generate<T: Generates + Send>(State(app): Shares, request: Request) -> 
     };
     let answer = answer.await;
     if let (Err(error), Some(ending)) = (&answer, &mut ending) {
-        ending.set(error.grpc_code());
+        ending.refused(error.grpc_code(), &error.message());
     }
     answer.unwrap_or_else(HttpError::into_response)
 }
@@ -191,7 +195,7 @@ impl App {
     }
 
     /// Who calls, if they may.
-    fn admit(&self, whom: For, parts: &Parts) -> Result<(PeerInfo, Option<Arc<Key>>), HttpError> {
+    fn admit(&self, whom: For, parts: &Parts) -> Result<Caller, HttpError> {
         let peer = parts.extensions.get::<PeerInfo>();
         let peer = peer.cloned().unwrap_or_default();
         let authorization = parts.headers.get(header::AUTHORIZATION);
@@ -200,11 +204,15 @@ impl App {
     }
 
     fn enter(&self, parts: &Parts) -> Result<Call, HttpError> {
-        let (peer, key) = self.admit(For::Clients, parts)?;
+        let caller = self.admit(For::Clients, parts)?;
+        self.call(caller, &parts.headers)
+    }
+
+    fn call(&self, (peer, key): Caller, headers: &HeaderMap) -> Result<Call, HttpError> {
         Ok(Call {
-            asker: Asker::new(&self.shared, Api::Http, peer.address, key, &parts.headers)?,
-            label: label(&parts.headers),
-            time_given: time_given(&parts.headers)?,
+            asker: Asker::new(&self.shared, Api::Http, peer.address, key)?,
+            label: label(headers),
+            time_given: time_given(headers)?,
         })
     }
 }

@@ -30,8 +30,14 @@ const MAX_LABEL_BYTES: usize = 128;
 /// A request that may run.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    pub(super) client: ClientPlace,
+    pub(super) prepared: Prepared,
     pub(super) place: OwnedSemaphorePermit,
+}
+
+/// A request that lacks nothing but its place.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(super) client: ClientPlace,
     pub(super) received: Instant,
     pub(super) label: String,
     pub(super) stops: Vec<String>,
@@ -41,19 +47,6 @@ pub(crate) struct Admitted {
     pub(super) trace: RequestTrace,
 }
 
-/// A request that lacks nothing but its place.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    client: ClientPlace,
-    received: Instant,
-    label: String,
-    stops: Vec<String>,
-    request: LegRequest,
-    wanted: Wanted,
-    entry: Entry,
-    trace: RequestTrace,
-}
-
 impl Prepared {
     /// Ids of its prompt.
     pub(crate) fn prompt_ids(&self) -> &Arc<[u32]> {
@@ -61,30 +54,11 @@ impl Prepared {
     }
 
     /// Takes its place.
-    pub(crate) fn admit(self, place: OwnedSemaphorePermit) -> Admitted {
-        let Self {
-            client,
-            received,
-            label,
-            stops,
-            request,
-            wanted,
-            entry,
-            mut trace,
-        } = self;
-        entry.record().admitted();
-        trace.admitted();
-        Admitted {
-            client,
-            place,
-            received,
-            label,
-            stops,
-            request,
-            wanted,
-            entry,
-            trace,
-        }
+    pub(crate) fn admit(mut self, place: OwnedSemaphorePermit) -> Admitted {
+        self.entry.record().admitted();
+        self.trace.admitted();
+        let prepared = self;
+        Admitted { prepared, place }
     }
 
     /// It does not get a place.

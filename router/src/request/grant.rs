@@ -75,7 +75,8 @@ impl GrantSearch {
 
     /// A refusal or failure of one worker: try another.
     fn note(&mut self, failure: LegFailure, hint: &mut Option<Duration>) -> Result<(), Setback> {
-        tracing::debug!(worker = %failure.worker.0, reason = failure.reason, "no grant");
+        let (request_id, worker) = (&self.request.request_id, &failure.worker.0);
+        tracing::debug!(request_id, %worker, reason = failure.reason, "no grant");
         match failure.kind {
             FailureKind::Deadline if self.request.is_over() => return Err(failure.into()),
             FailureKind::Request => return Err(RequestError::Refused(failure.reason).into()),

@@ -15,7 +15,7 @@ use baton_proto::v1::generate_response::Event;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::admission::Admitted;
+use super::admission::{Admitted, Prepared};
 use super::ending::Ending;
 use super::outbox::{Outbox, ResponseStream, outbox};
 use super::output::{Output, Source};
@@ -55,9 +55,9 @@ pub(crate) fn start(
     mut ending: Ending,
 ) -> Result<ResponseStream, RequestError> {
     let (outbox, stream) = outbox(shared.config.client_buffer, shared.config.write_deadline);
-    let Admitted {
+    let Admitted { prepared, place } = admitted;
+    let Prepared {
         client,
-        place,
         received,
         label,
         stops,
@@ -65,7 +65,7 @@ pub(crate) fn start(
         wanted,
         entry,
         trace,
-    } = admitted;
+    } = prepared;
     let record = entry.record();
     let output = Output::new(shared, record, &request, &stops)?;
     let seed = request.params.seed;

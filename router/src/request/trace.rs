@@ -69,8 +69,13 @@ impl RequestTrace {
     }
 
     /// What logs of the request carry.
-    pub(super) fn log_span(&self) -> tracing::Span {
+    pub(crate) fn log_span(&self) -> tracing::Span {
         self.request.log_span()
+    }
+
+    /// The request's own span.
+    pub(crate) fn own_context(&self) -> Option<TraceContext> {
+        self.request.context()
     }
 
     /// The prompt becomes token ids; over when this is dropped.

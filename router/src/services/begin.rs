@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use baton_proto::v1;
-use baton_telemetry::traces::TraceContext;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::metered::Metered;
 use crate::clients::ClientPlace;
@@ -26,8 +25,6 @@ pub(crate) struct Asker {
     pub(crate) key: Option<Arc<Key>>,
     /// Counts the first request.
     pub(crate) place: ClientPlace,
-    /// The caller's own span.
-    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A request that runs until its responses are dropped.
@@ -38,22 +35,19 @@ pub(crate) struct Begun {
 }
 
 impl Asker {
-    /// Counts a call that came with these headers.
+    /// Counts a call.
     pub(crate) fn new(
         shared: &Shared,
         api: Api,
         address: Option<SocketAddr>,
         key: Option<Arc<Key>>,
-        headers: &HeaderMap,
     ) -> Result<Self, RequestError> {
         let place = place_of(shared, address, key.as_ref())?;
-        let trace = TraceContext::from_headers(headers);
         Ok(Self {
             api,
             address,
             key,
             place,
-            trace,
         })
     }
 }
@@ -88,8 +82,8 @@ pub(crate) async fn begin(
         address,
         key,
         place,
-        trace,
     } = asker;
+    let caller = ending.as_ref().and_then(Ending::trace).cloned();
     let admission = Admission::new(shared, time_given);
     let mut first = Some(place);
     let mut all = Vec::with_capacity(got);
@@ -98,13 +92,16 @@ pub(crate) async fn begin(
             Some(place) => place,
             None => place_of(shared, address, key.as_ref())?,
         };
-        if let Some(ending) = ending.as_mut()
-            && shared.model.answers_to(&request.model)
-        {
-            ending.is_of_served_model();
+        let trace = RequestTrace::begin(shared, caller.clone(), &request);
+        if let Some(ending) = ending.as_mut() {
+            ending.concerns(trace.own_context(), &request.request_label);
+            if shared.model.answers_to(&request.model) {
+                ending.is_of_served_model();
+            }
         }
-        let trace = RequestTrace::begin(shared, trace.clone(), &request);
-        all.push(admission.prepare(request, api, place, trace).await?);
+        let log_span = trace.log_span();
+        let prepared = admission.prepare(request, api, place, trace);
+        all.push(prepared.instrument(log_span).await?);
     }
     let mut places = match enter(&admission, key.as_deref(), &all).await {
         Ok(places) => places,
@@ -120,7 +117,7 @@ pub(crate) async fn begin(
         let place = places.split(1).ok_or(RequestError::Internal)?;
         let mut ending = ending
             .take()
-            .unwrap_or_else(|| Ending::new(&shared.counters, api));
+            .unwrap_or_else(|| Ending::of_trace(&shared.counters, api, None));
         ending.is_of_served_model();
         let prompt_ids = Arc::clone(request.prompt_ids());
         let responses = start(shared, request.admit(place), ending)?;

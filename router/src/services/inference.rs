@@ -40,8 +40,7 @@ impl Inference {
     fn enter<T>(&self, request: &Request<T>) -> Result<Asker, RequestError> {
         let address = PeerInfo::of(request).and_then(|peer| peer.address);
         let key = request.extensions().get().cloned();
-        let headers = request.metadata().as_ref();
-        Asker::new(&self.0, Api::Grpc, address, key, headers)
+        Asker::new(&self.0, Api::Grpc, address, key)
     }
 }
 
@@ -53,13 +52,13 @@ impl InferenceService for Inference {
         &self,
         request: Request<v1::GenerateRequest>,
     ) -> Result<Response<Metered>, Status> {
-        let mut ending = Some(Ending::new(&self.0.counters, Api::Grpc));
+        let headers = request.metadata().as_ref();
+        let mut ending = Some(Ending::new(&self.0.counters, Api::Grpc, headers));
         match self.admit_and_start(request, &mut ending).await {
             Ok(stream) => Ok(Response::new(stream)),
             Err(error) => {
-                tracing::debug!(%error, "request refused");
                 if let Some(ending) = &mut ending {
-                    ending.set(error.code());
+                    ending.refused(error.code(), &error);
                 }
                 Err(error.into())
             }

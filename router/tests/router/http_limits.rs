@@ -178,6 +178,11 @@ async fn sec_05_a_client_has_only_so_many_requests() {
     let many = json!({"prompt": ["a", "b", "c"], "max_tokens": 2});
     Web::json(&harness, TEXT, &many).await.error(429).await;
     harness.until_idle().await;
+    soon(
+        "both are counted",
+        harness.until_counter("requests_refused", 2),
+    )
+    .await;
 }
 
 #[tokio::test]

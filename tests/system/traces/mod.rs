@@ -19,6 +19,9 @@ use crate::service::{Roles, Trio};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
 
+/// Has a router tell everything about requests.
+const LOGS_ALL: [&str; 2] = ["--log", "baton_router=debug"];
+
 /// Router, workers, and where their spans go. Workers end first.
 struct Traced {
     client: Client,
@@ -74,12 +77,19 @@ impl Traced {
         rest(events, Answer::default()).await.expect("an answer")
     }
 
-    /// Sends a request over HTTP with this `traceparent`.
+    /// Sends a request over HTTP with this `traceparent`; it is answered well.
     fn post(&self, path: &str, body: &Value, traceparent: &str) -> Value {
+        let answer = self.try_post(path, body, traceparent);
+        assert!(answer["error"].is_null(), "{answer}");
+        answer
+    }
+
+    /// Sends a request over HTTP with this `traceparent`.
+    fn try_post(&self, path: &str, body: &Value, traceparent: &str) -> Value {
         let url = format!("http://{}{path}", self.router.http());
         let header = format!("traceparent: {traceparent}");
         let ended = std::process::Command::new("curl")
-            .args(["--silent", "--show-error", "--fail-with-body"])
+            .args(["--silent", "--show-error"])
             .args(["--max-time", "60", "--header", &header])
             .args(["--header", "Content-Type: application/json"])
             .args(["--data", &body.to_string(), &url])
@@ -187,7 +197,7 @@ async fn obs_01_spans_of_all_processes_are_one_trace_over_grpc_and_http() {
     let all = format!("{:?}", collector.spans());
     assert!(
         !all.contains(secret),
-        "what clients say is nobody's business"
+        "what clients say is unheard-of business"
     );
     let traces: BTreeSet<_> = collector
         .spans()
@@ -246,6 +256,43 @@ async fn obs_01_malformed_and_unsampled_contexts() {
     assert!(!traces.contains(TRACE));
     let all = collector.spans();
     assert!(all.iter().all(|span| span.trace != unsampled), "{all:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_01_logs_of_a_request_name_its_trace_from_the_first_line_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = tiny_model(folder.path());
+    let service = Traced::start(&model, &collector.url(), &LOGS_ALL, 1, &[]).await;
+    let refused = |of: &str, trace: &str| {
+        let log = service.router.log();
+        let all: Vec<_> = (log.lines())
+            .filter(|line| line.contains("request refused") && line.contains(of))
+            .collect();
+        assert_eq!(all.len(), 1, "{of}: {log}");
+        assert!(all[0].contains(trace), "no {trace} in {}", all[0]);
+    };
+    // Before its body is understood, before it has token ids, and when it can have no place.
+    let bodies = [
+        json!({"prompt": "x", "temprature": 1}),
+        json!({"prompt": [4_000_000_000_u32], "request_id": "of-test"}),
+    ];
+    let (misspelt, unknown) = (TRACE.replace('4', "5"), TRACE.replace('4', "6"));
+    for (body, trace) in bodies.iter().zip([&misspelt, &unknown]) {
+        let error = service.try_post("/v1/completions", body, &sampled(trace));
+        assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
+    }
+    refused("temprature", &misspelt);
+    refused("4000000000", &unknown);
+    refused("of-test", &unknown);
+    let mut request = endless(tiny_prompt(1, 20), 2);
+    request.model = "unheard-of".into();
+    let mut request = tonic::Request::new(request);
+    let value = sampled(TRACE).parse().expect("a header");
+    request.metadata_mut().insert("traceparent", value);
+    let error = service.client.inference().generate(request).await;
+    assert_eq!(error.expect_err("refused").code(), tonic::Code::NotFound);
+    refused("unheard-of", TRACE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
