@@ -72,6 +72,14 @@ pub enum TextError {
         /// The limit.
         fuel: u64,
     },
+    /// Rendering made something too large, or took too long.
+    #[error("the chat template passed its limit of {limit} {what}")]
+    TemplateExcess {
+        /// What there was too much of.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
     /// A template that does not compile.
     #[error("the model's chat template is invalid: {detail}")]
     TemplateInvalid {

@@ -21,7 +21,9 @@ fn with_template(template: &str, add_bos: bool) -> std::sync::Arc<TextModel> {
 /// What a template renders, as decoded ids with the control tokens in it.
 fn rendered(template: &str, messages: &[ChatMessage]) -> String {
     let model = with_template(template, false);
-    let ids = model.encode_chat(messages).unwrap();
+    let ids = model
+        .encode_chat(messages)
+        .unwrap_or_else(|error| panic!("{template}: {error}"));
     model.decode(&ids, false).unwrap()
 }
 
@@ -205,6 +207,81 @@ fn templates_see_what_hugging_face_gives_them() {
     }
 }
 
+/// The checks between a template's instructions change neither its jumps nor its values.
+#[test]
+fn templates_of_many_parts_render_as_jinja_would() {
+    let chat = [message("user", "one"), message("assistant", "two")];
+    for (template, expected) in [
+        (
+            "{% macro wrap(a, b='!') %}<{{ a }}{{ b }}{{ caller() if caller }}>{% endmacro %}\
+             {{ wrap(1) }}{{ wrap(b=3, a=2) }}{% call wrap(4) %}in{% endcall %}",
+            "<1!><23><4!in>",
+        ),
+        (
+            "{% for x in [1, [2, [3]]] recursive %}{% if x is sequence %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
+            "1(2(3))",
+        ),
+        (
+            "{% for x in [] %}x{% else %}none{% endfor %}{% for x in range(9) if x is odd %}{% if x > 6 %}{% break %}{% elif x == 3 %}{% continue %}{% endif %}{{ x }}{{ ',' if not loop.last }}{% endfor %}",
+            "none1,5,",
+        ),
+        (
+            "{% set a, b = (1, 2) %}{{ 0 < a < b <= 2 and a != b or 'no' }}{% set c %}{{ a }}-{% endset %}{{ c ~ b }}",
+            "True1-2",
+        ),
+        (
+            "{% set ns = namespace(l=[], found=false) %}{% for m in messages[::-1] %}{% set ns.l = ns.l + [m.role] %}{% if not ns.found and m.role == 'user' %}{% set ns.found = loop.index0 %}{% endif %}{% endfor %}{{ ns.l }}{{ ns.found }}",
+            "['assistant', 'user']1",
+        ),
+        (
+            "{% filter upper %}a{{ messages | map(attribute='content') | join('+') }}{% endfilter %}{% for role, group in messages | groupby('role') %}{{ role[0] }}{{ group | length }}{% endfor %}",
+            "AONE+TWOa1u1",
+        ),
+        (
+            "{% for k, v in {'b': 1, 'a': [2]}.items() %}{{ k }}={{ v }};{% endfor %}{{ {'a': 1}.get('b', 7) }}{{ [3, 1, 2] | sort | last }}",
+            "a=[2];b=1;73",
+        ),
+        (
+            "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ '%s-%03d' | format('x', 7) }}{{ '{}:{:>4}'.format(1, 'r') }}",
+            "1x-0071:   r",
+        ),
+        (
+            "{% block b %}{{ messages[0].content }}{% endblock %}{{ loop is defined }}",
+            "oneFalse",
+        ),
+    ] {
+        assert_eq!(rendered(template, &chat), expected, "{template}");
+    }
+}
+
+/// What models' templates do with each message, at the longest chat that is taken.
+#[test]
+fn long_chats_stay_within_a_templates_limits() {
+    let template = "{%- set ns = namespace(last=-1, multi=true, seen=[]) %}\
+        {%- if messages[0].role == 'system' %}{%- set loop_messages = messages[1:] %}\
+        {%- else %}{%- set loop_messages = messages %}{%- endif %}\
+        {%- for m in messages[::-1] %}{%- set index = (messages | length - 1) - loop.index0 %}\
+        {%- if ns.multi and m.role == 'user' and m.content is string and not (m.content.startswith('<r>') \
+        and m.content.endswith('</r>')) %}{%- set ns.multi = false %}{%- set ns.last = index %}{%- endif %}{%- endfor %}\
+        {%- for m in loop_messages %}{%- set content = m.content | trim %}{%- set ns.seen = ns.seen + [m.role] %}\
+        {%- if '</think>' in content %}{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}\
+        {%- if loop.index0 > ns.last and (loop.last or not loop.last) %}{{ '<|im_start|>' + m.role + '\\n' + content }}\
+        {%- else %}{{ '<|im_start|>' ~ m['role'] ~ '\\n' ~ content }}{%- endif %}\
+        {%- if m.tool_calls is defined and m.tool_calls %}{{ m.tool_calls | tojson }}{%- endif %}\
+        {{- '<|im_end|>\\n' }}{%- endfor %}\
+        {%- if loop_messages | length != ns.seen | length %}{{ raise_exception('lost one') }}{%- endif %}\
+        {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}";
+    let model = with_template(template, false);
+    let turns = ["user", "assistant"].into_iter().cycle();
+    let words = "word ".repeat(120);
+    let chat: Vec<_> = turns
+        .take(MAX_MESSAGES)
+        .map(|role| message(role, &words))
+        .collect();
+    let ids = model.encode_chat(&chat).unwrap();
+    assert_eq!(count(&ids, IM_END), MAX_MESSAGES);
+}
+
 #[test]
 fn bad_chats_are_refused() {
     let refused = |messages: &[ChatMessage]| real().encode_chat(messages).unwrap_err();
@@ -251,21 +328,90 @@ fn bad_chats_are_refused() {
 
 #[test]
 fn hostile_templates_run_out_of_fuel() {
-    let chat = [message("user", "x")];
     for template in [
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
         "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
         "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
     ] {
-        let error = with_template(template, false)
-            .encode_chat(&chat)
-            .unwrap_err();
+        let error = rendered_soon(template).unwrap_err();
         assert!(
             matches!(
                 error,
-                TextError::TemplateFuel { .. } | TextError::TemplateFailed { .. }
+                TextError::TemplateFuel { .. }
+                    | TextError::TemplateExcess { .. }
+                    | TextError::TemplateFailed { .. }
             ),
             "{error}"
+        );
+    }
+}
+
+/// Renders on a thread of its own, so that a rendering without end fails the test.
+fn rendered_soon(template: &str) -> Result<Vec<u32>, TextError> {
+    let model = with_template(template, false);
+    let (done, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = done.send(model.encode_chat(&[message("user", "x")]));
+    });
+    result
+        .recv_timeout(std::time::Duration::from_mins(1))
+        .unwrap_or_else(|error| panic!("{template}: {error}"))
+}
+
+/// Values share their parts: a list of 2^40 leaves is made in forty steps, one as deep as the stack
+/// in some thousand. Neither may be written, compared, converted or dropped.
+#[test]
+fn shared_and_deep_values_of_hostile_templates_are_refused() {
+    let wide = "{% set ns = namespace(a=[0], b=[0]) %}{% for i in range(40) %}\
+                {% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}";
+    let long = "{% set ns = namespace(a=[0], b=[0]) %}{% for i in range(40) %}\
+                {% set ns.a = ns.a + ns.a %}{% set ns.b = ns.b + ns.b %}{% endfor %}";
+    let mapped = "{% set ns = namespace(a={'k': 0}, b={'k': 0}) %}{% for i in range(40) %}\
+                  {% set ns.a = {'k': ns.a, 'l': ns.a} %}{% set ns.b = dict(k=ns.b, l=ns.b) %}{% endfor %}";
+    for build in [wide, long, mapped] {
+        for use_it in [
+            "{{ ns.a | tojson }}",
+            "{{ ns.a }}",
+            "{{ ns.a ~ '' }}",
+            "{{ ns.a | string }}",
+            "{{ '{}'.format(ns.a) }}",
+            "{{ '%s' | format(ns.a) }}",
+            "{{ ns.a | pprint }}",
+            "{{ ns.a | join }}",
+            "{{ ''.join(ns.a) }}",
+            "{{ ns.a | upper }}",
+            "{{ ns.a == ns.b }}",
+            "{{ ns.a in [ns.b] }}",
+            "{{ [ns.a, ns.b] | sort }}",
+            "{{ ns | tojson }}",
+        ] {
+            let error = rendered_soon(&format!("{build}{use_it}")).unwrap_err();
+            assert!(
+                matches!(error, TextError::TemplateExcess { .. }),
+                "{build}{use_it}: {error}"
+            );
+        }
+    }
+    for template in [
+        "{% set ns = namespace(a=[]) %}{% for i in range(30000) %}{% set ns.a = [ns.a] %}{% endfor %}",
+        "{% set ns = namespace(a=[]) %}{% for i in range(30000) %}{% set ns.a = (ns.a,) %}{% endfor %}",
+        "{% set ns = namespace(a={}) %}{% for i in range(30000) %}{% set ns.a = {'k': ns.a} %}{% endfor %}",
+        "{% set ns = namespace(a=[0]) %}{% for i in range(30000) %}{% set ns.a = [ns.a] | batch(1) %}{% endfor %}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns }}",
+        "{% set ns = namespace(a=[[0]]) %}{% for i in range(30000) %}\
+         {% set ns.a = ns.a | map('reverse') %}{% endfor %}{{ ns.a }}",
+        "{% for i in range(90000) %}{{ '{:999999999}'.format(i) }}{% endfor %}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '{0}{0}{0}{0}{0}{0}{0}{0}{0}'.format('a' * 4000000) }}",
+    ] {
+        let error = rendered_soon(template).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                TextError::TemplateExcess { .. } | TextError::TemplateFailed { .. }
+            ),
+            "{template}: {error}"
         );
     }
 }

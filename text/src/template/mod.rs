@@ -1,25 +1,34 @@
 //! Chat templates as Hugging Face writes them, rendered under limits.
 //!
 //! Jinja with `trim_blocks`, `lstrip_blocks`, Python's string and list methods, `raise_exception`,
-//! `strftime_now` and a `tojson` that escapes nothing. Fuel bounds both the steps and the memory of a
-//! rendering (one unit pays for an instruction or for 64 bytes). Must not know of tokens.
+//! `strftime_now` and a `tojson` that escapes nothing. Fuel bounds the steps of a rendering and the
+//! memory of what it makes (one unit pays for an instruction or for 64 bytes), but is paid after the
+//! work; that single steps stay small, and all of them short, is [`metered`]'s and [`limits`]'s.
+//! Must not know of tokens.
+
+mod json;
+mod limits;
+mod metered;
 
 use std::error::Error as _;
 use std::fmt;
+use std::sync::Arc;
 
+use minijinja::formatting::FormatStyle;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Rest, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, context};
-use serde::Serialize;
+use minijinja_contrib::pycompat::unknown_method_callback;
 
 use crate::TextError;
 use crate::date::strftime;
 use crate::error::excerpt;
+use limits::{Excess, Limits};
 
 /// Longest template that is compiled.
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 /// Fuel of a rendering, besides what its messages' length adds.
-const BASE_FUEL: u64 = 500_000;
+const BASE_FUEL: u64 = 1_000_000;
 const NAME: &str = "chat_template";
 
 /// A compiled template.
@@ -62,10 +71,10 @@ impl Template {
             .build()
             .map_err(|error| invalid(&error))?;
         environment.set_syntax(syntax);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
-        environment.add_filter("tojson", tojson);
+        // Jinja has neither; both make iterators of iterators without end.
+        environment.remove_filter("chain");
+        environment.remove_filter("zip");
         environment
             .add_template_owned(NAME, source.to_owned())
             .map_err(|error| invalid(&error))?;
@@ -87,6 +96,7 @@ impl Template {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
         environment.add_function("strftime_now", move |format: &str| strftime(format, now));
+        add_limits(&mut environment, &Arc::new(Limits::new(bytes)));
         let context = context! {
             messages => messages.iter().map(TemplateMessage::value).collect::<Value>(),
             add_generation_prompt => true,
@@ -97,9 +107,39 @@ impl Template {
         };
         environment
             .get_template(NAME)
-            .and_then(|template| template.render(context))
+            .and_then(|template| metered::render(&environment, &template, context))
             .map_err(|error| typed(&error, fuel))
     }
+}
+
+/// What looks at values as they are made, and what could make more text than fuel is asked for.
+fn add_limits(environment: &mut Environment<'_>, limits: &Arc<Limits>) {
+    let mine = Arc::clone(limits);
+    environment.add_filter(metered::PLAIN, move |value: Value| mine.plain(value));
+    let mine = Arc::clone(limits);
+    environment.add_test(metered::SMALL, move |value: &Value| mine.check(value));
+    let mine = Arc::clone(limits);
+    environment.add_filter(metered::KEPT, move |value: Value| mine.kept(value));
+    let most = limits.most_text();
+    environment.add_filter("tojson", move |value: &Value, indent, options| {
+        json::tojson(value, indent, options, most)
+    });
+    let mine = Arc::clone(limits);
+    environment.add_filter(
+        "format",
+        move |text: &str, values: Rest<ValueOrKwargs>| -> Result<String, Error> {
+            let values = values.into_values();
+            mine.check_format(text, &values)?;
+            minijinja::formatting::format(FormatStyle::Printf, text, &values)
+        },
+    );
+    let mine = Arc::clone(limits);
+    environment.set_unknown_method_callback(move |state, value, method, values| {
+        if method == "format" {
+            mine.check_format(value.as_str().unwrap_or_default(), values)?;
+        }
+        unknown_method_callback(state, value, method, values)
+    });
 }
 
 /// What a template said with `raise_exception`.
@@ -126,6 +166,12 @@ fn typed(error: &Error, fuel: u64) -> TextError {
             let message = message.clone();
             return TextError::TemplateRefused { message };
         }
+        if let Some(Excess { what, limit }) = inner.downcast_ref() {
+            return TextError::TemplateExcess {
+                what,
+                limit: *limit,
+            };
+        }
         source = inner.source();
     }
     if error.kind() == ErrorKind::OutOfFuel {
@@ -139,60 +185,4 @@ fn typed(error: &Error, fuel: u64) -> TextError {
 fn describe(error: &Error) -> String {
     const MOST: usize = 300;
     error.to_string().chars().take(MOST).collect()
-}
-
-/// Python's `json.dumps(value, ensure_ascii=False, indent=indent)`.
-#[allow(clippy::needless_pass_by_value)] // The engine's signature.
-fn tojson(value: &Value, indent: Option<usize>, options: Kwargs) -> Result<String, Error> {
-    const MAX_INDENT: usize = 16;
-    let indent = indent.or(options.get("indent")?);
-    // Hugging Face's filter also takes these; none changes what messages look like.
-    for ignored in ["ensure_ascii", "separators", "sort_keys"] {
-        options.get::<Option<Value>>(ignored)?;
-    }
-    options.assert_all_used()?;
-    let mut out = Vec::new();
-    let written = match indent {
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(
-            &mut out, Spaced,
-        )),
-        Some(width) => {
-            let spaces = " ".repeat(width.min(MAX_INDENT));
-            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(
-                &mut out, pretty,
-            ))
-        }
-    };
-    let invalid = |error: String| Error::new(ErrorKind::InvalidOperation, error);
-    written.map_err(|error| invalid(error.to_string()))?;
-    String::from_utf8(out).map_err(|error| invalid(error.to_string()))
-}
-
-/// Python's separators: `", "` and `": "`.
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        writer.write_all(if first { b"" } else { b", " })
-    }
-
-    fn begin_object_key<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        writer.write_all(if first { b"" } else { b", " })
-    }
-
-    fn begin_object_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-    ) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
 }
