@@ -22,7 +22,7 @@ struct Window {
 
 fn windows() -> Vec<Window> {
     let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference/constitution.ids.json");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/constitution.ids.json");
     let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let ids: Vec<u32> = serde_json::from_slice(&text).expect("a list of token ids");
     reference()["perplexity"]["windows"]

@@ -126,7 +126,7 @@ fn sec_05_many_large_bodies_take_no_more_than_their_room() {
 fn reference() -> Value {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../shared/reference/reference.json"
+        "/tests/reference/reference.json"
     );
     let text = std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     serde_json::from_slice(&text).expect("JSON")

@@ -14,10 +14,9 @@ use baton_model_file::{ModelFile, fixtures::Random};
 #[allow(unused_imports)]
 pub use real_model::real_model;
 
-/// `reference.json`, next to the workspace.
+/// What the reference implementation computed: `tests/reference/` at the workspace's root.
 pub fn reference() -> serde_json::Value {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference/reference.json");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/reference.json");
     let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&text).expect("reference.json is JSON")
 }

@@ -1,5 +1,5 @@
 //! Tests by case id. Those of the real model read it from `$BATON_MODEL_DIR` (default
-//! `~/.cache/baton`) and the reference from `../shared/reference`.
+//! `~/.cache/baton`) and the reference from `tests/reference` of the workspace.
 
 mod added;
 mod chat;
@@ -46,10 +46,7 @@ fn reference() -> serde_json::Value {
 }
 
 fn reference_file(name: &str) -> String {
-    let path = format!(
-        "{}/../../shared/reference/{name}",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let path = format!("{}/../tests/reference/{name}", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("this test needs {path}: {error}"))
 }
 
