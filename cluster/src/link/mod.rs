@@ -6,6 +6,8 @@
 mod call;
 mod connection;
 mod frames;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,8 +31,10 @@ pub struct Link {
     scheme: Scheme,
     authority: Authority,
     open: Mutex<Option<Open>>,
-    /// Held while connecting: one attempt serves all who wait.
+    /// Held while connecting: one attempt serves all who wait, whatever comes of it.
     connecting: tokio::sync::Mutex<()>,
+    /// How many attempts have failed, and the last failure.
+    failed: Mutex<(u64, Option<Status>)>,
 }
 
 /// A connection that worked when it was last used.
@@ -67,6 +71,7 @@ impl Link {
             authority,
             open: Mutex::new(None),
             connecting: tokio::sync::Mutex::default(),
+            failed: Mutex::default(),
         })
     }
 
@@ -128,15 +133,32 @@ impl Link {
         if let Some(open) = current() {
             return Ok(open);
         }
+        let failures = self.failures().0;
         let _connecting = self.connecting.lock().await;
         if let Some(open) = current() {
             return Ok(open);
         }
-        let requests = connection::open(&self.dialer, &self.address).await?;
+        if let (now, Some(status)) = &*self.failures()
+            && *now > failures
+        {
+            return Err(status.clone());
+        }
+        let requests = match connection::open(&self.dialer, &self.address).await {
+            Ok(requests) => requests,
+            Err(status) => {
+                let mut failures = self.failures();
+                *failures = (failures.0 + 1, Some(status.clone()));
+                return Err(status);
+            }
+        };
         let number = self.lock().as_ref().map_or(0, |open| open.number) + 1;
         let open = Open { requests, number };
         *self.lock() = Some(open.clone());
         Ok(open)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, (u64, Option<Status>)> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Open>> {
