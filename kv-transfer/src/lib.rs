@@ -36,6 +36,7 @@ mod frame;
 mod identity;
 mod network;
 mod page_access;
+mod panics;
 mod progress;
 mod read_buffer;
 mod receive;

@@ -8,7 +8,6 @@
 //! costs the attempt alone: the socket outlives it, half closed, until the peer has hung up.
 
 use std::io::{self, IoSlice};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use super::table::Table;
 use crate::counters::add;
 use crate::error::TransferError;
 use crate::frame::{AttemptKey, Decoded, Frame, FrameError, PagesHead};
+use crate::panics::unless_panics;
 use crate::read_buffer::ReadBuffer;
 use crate::socket::Socket;
 
@@ -346,17 +346,6 @@ impl Connection {
         }
         Poll::Ready(())
     }
-}
-
-/// Runs to the end; `None` if it panics.
-async fn unless_panics<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    std::future::poll_fn(|cx| {
-        // What is looked at after a panic is the socket, and an attempt that is closed there and then.
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
-        polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
-    })
-    .await
 }
 
 async fn linger(until: Option<Instant>) {

@@ -136,6 +136,7 @@ impl SendAttempt {
     pub(crate) fn grant(&self) -> &Grant {
         &self.grant
     }
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::attempt::{Action, Ending, SendAttempt};
-use super::credit::Credit;
+use super::credit::Share;
 use super::dial::Link;
 use super::gate::Gate;
 use super::outbox::Outbox;
@@ -44,7 +44,7 @@ pub(crate) struct Connection {
     pub(crate) memory: PageMemory,
     pub(crate) progress: Arc<PageProgress>,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) credit: Arc<Credit>,
+    pub(crate) credit: Share,
     pub(crate) outbox: Outbox,
     pub(crate) figures: Figures,
 }
@@ -66,7 +66,7 @@ impl Connection {
                 return ending.clone();
             }
             let progress = Arc::clone(&self.progress);
-            let credit = Arc::clone(&self.credit);
+            let credit = self.credit.credit();
             let (changed, credited) = (progress.changed(), credit.changed());
             tokio::pin!(changed, credited);
             changed.as_mut().enable();
@@ -98,7 +98,7 @@ impl Connection {
     /// Says what is still owed to the receiver, within a limit, and gives credit back.
     pub(crate) async fn finish(mut self) {
         self.gate.shut();
-        self.credit.give_back(self.attempt.in_flight());
+        self.credit.give_all_back();
         if !self.outbox.drop_unstarted() {
             while let Some(Action::Frame(frame)) = self.attempt.next(now(), &self.progress, 0) {
                 self.outbox.push_words(frame.encode(0));
@@ -142,16 +142,14 @@ impl Connection {
     fn fill(&mut self) {
         let mut copied = 0;
         while self.outbox.bytes() + copied < TURN_BYTES {
-            let in_flight = self.attempt.in_flight();
-            let credit = self.credit.available(in_flight);
+            let credit = self.credit.available();
             match self.attempt.next(now(), &self.progress, credit) {
                 None => return,
                 Some(Action::Frame(frame)) => self.outbox.push_words(frame.encode(0)),
                 Some(Action::Pages(run)) => {
                     let piece = self.memory.layout().piece_bytes() as u64;
                     let bytes = u64::from(run.count) * piece;
-                    let must = if in_flight == 0 { piece } else { 0 };
-                    if !self.credit.take(bytes, must) {
+                    if !self.credit.take(bytes, piece) {
                         continue;
                     }
                     if !self.send_run(&run) {

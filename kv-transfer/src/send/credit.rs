@@ -1,7 +1,7 @@
 //! Bytes that one sender may have in flight to one receiver, over all its attempts. It must not know
 //! what the bytes are.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -30,9 +30,8 @@ impl Credit {
         free.min((self.total / 2).saturating_sub(in_flight))
     }
 
-    /// Takes `bytes`; `false` when another attempt was faster. An attempt with nothing in flight gets
-    /// one `must_bytes` piece in any case, so that nobody waits for ever.
-    pub(crate) fn take(&self, bytes: u64, must_bytes: u64) -> bool {
+    /// Takes `bytes`; `false` when another attempt was faster.
+    fn take(&self, bytes: u64, must_bytes: u64) -> bool {
         let mut used = self.lock();
         let fits = used.checked_add(bytes).is_some_and(|sum| sum <= self.total);
         if fits || bytes <= must_bytes {
@@ -42,7 +41,7 @@ impl Credit {
         false
     }
 
-    pub(crate) fn give_back(&self, bytes: u64) {
+    fn give_back(&self, bytes: u64) {
         if bytes > 0 {
             let mut used = self.lock();
             *used = used.saturating_sub(bytes);
@@ -58,5 +57,56 @@ impl Credit {
 
     fn lock(&self) -> MutexGuard<'_, u64> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one attempt has of the credit. Whatever ends the attempt, a panic too, gives it back.
+#[derive(Debug)]
+pub(crate) struct Share {
+    credit: Arc<Credit>,
+    taken: u64,
+}
+
+impl Share {
+    /// Of nothing yet.
+    pub(crate) fn new(credit: Arc<Credit>) -> Self {
+        Self { credit, taken: 0 }
+    }
+
+    /// The whole.
+    pub(crate) fn credit(&self) -> Arc<Credit> {
+        Arc::clone(&self.credit)
+    }
+
+    /// What may be added.
+    pub(crate) fn available(&self) -> u64 {
+        self.credit.available(self.taken)
+    }
+
+    /// Takes `bytes`; `false` when another attempt was faster. With nothing taken, an attempt gets one
+    /// `piece` in any case, so that nobody waits for ever.
+    pub(crate) fn take(&mut self, bytes: u64, piece: u64) -> bool {
+        let must = if self.taken == 0 { piece } else { 0 };
+        let taken = self.credit.take(bytes, must);
+        self.taken += if taken { bytes } else { 0 };
+        taken
+    }
+
+    /// Gives `bytes` back, of what was taken.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.taken);
+        self.taken -= bytes;
+        self.credit.give_back(bytes);
+    }
+
+    /// Gives everything back.
+    pub(crate) fn give_all_back(&mut self) {
+        self.give_back(self.taken);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_all_back();
     }
 }

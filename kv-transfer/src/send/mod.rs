@@ -21,11 +21,13 @@ use std::time::Duration;
 
 use baton_kv_cache::{KvLayout, KvMemory};
 use baton_proto::domain::{Grant, Transport};
+use baton_proto::ids::Incarnation;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use attempt::{Ending, Pace, SendAttempt};
 use connection::{Command, Connection, Figures};
+use credit::Share;
 use dial::Dialer;
 use gate::Gate;
 use outbox::Outbox;
@@ -36,6 +38,7 @@ use crate::frame::MAX_COMMIT_PAYLOAD_BYTES;
 use crate::identity::{Identity, TransportChoice};
 use crate::network::Network;
 use crate::page_access::PageMemory;
+use crate::panics::unless_panics;
 use crate::progress::PageProgress;
 
 /// Writes smaller than this cost more than they move.
@@ -223,11 +226,15 @@ impl Task {
         add(&counters.opened, 1);
         let (result, connection) = match self.connect(grant, &mut orders).await {
             Ok(mut connection) => {
-                let ending = connection.run(&mut orders).await;
+                let ending = unless_panics(connection.run(&mut orders)).await;
                 let figures = &connection.figures;
                 add(&counters.bytes_sent, figures.bytes);
                 add(&counters.bytes_sent_early, figures.bytes_before_finish);
-                (stats(ending, &connection), Some(connection))
+                match ending {
+                    Some(ending) => (stats(ending, &connection), Some(connection)),
+                    // Its end is all that it says, and gives back what it held.
+                    None => (Err(panicked(incarnation)), None),
+                }
             }
             Err(error) => (Err(error), None),
         };
@@ -297,11 +304,16 @@ impl Task {
             memory,
             progress: self.progress,
             gate: self.gate,
-            credit,
+            credit: Share::new(credit),
             outbox: Outbox::default(),
             figures: Figures::default(),
         })
     }
+}
+
+fn panicked(receiver: Incarnation) -> TransferError {
+    tracing::error!(%receiver, "the task of a transfer panicked");
+    TransferError::lost("the sender's task panicked")
 }
 
 fn stats(ending: Ending, connection: &Connection) -> Result<TransferStats, TransferError> {

@@ -267,6 +267,41 @@ async fn a_panic_in_a_connection_costs_its_attempt_and_no_page() {
 }
 
 #[tokio::test]
+async fn a_panic_in_a_senders_task_costs_its_attempt_and_no_credit() {
+    for choice in [TransportChoice::Tcp, TransportChoice::Shm] {
+        let landed = receiving(layout(8), choice).await;
+        let torn = Arc::new(Torn {
+            memory: region(&landed.layout),
+            is_torn: AtomicBool::new(false),
+        });
+        let memory = (torn.memory.clone(), torn.clone() as _);
+        let sent = sending_over(landed.layout, memory, 4, sender_options(choice));
+        // All attempts share it, and it lives as long as one does.
+        let credit = sent.sender.peers().credit(Incarnation(100), 8 << 20);
+        let free = credit.available(0);
+        torn.is_torn.store(true, Ordering::SeqCst);
+        let (grant, mut incoming) = landed.open(&[1, 2], 0);
+        let progress = sent.progress(32, &[2, 3]);
+        advance_all(&progress, &sent.layout, 32);
+        let mut outgoing = sent.sender.begin(grant, progress);
+        let error = within("the sender's end", outgoing.failed()).await;
+        assert!(error.to_string().contains("panicked"), "{error}");
+        failure(within("outcome", incoming.outcome()).await);
+        assert_eq!(credit.available(0), free, "{choice:?}");
+        torn.is_torn.store(false, Ordering::SeqCst);
+        let (grant, mut incoming) = landed.open(&[1, 2], 0);
+        let progress = sent.progress(32, &[2, 3]);
+        advance_all(&progress, &sent.layout, 32);
+        let outgoing = sent.sender.begin(grant, progress);
+        let done = within("commit", outgoing.commit(Vec::new())).await;
+        done.expect("commit");
+        committed(within("outcome", incoming.outcome()).await);
+        assert_same(&sent, &landed, &[2, 3], &[1, 2], 0);
+        assert_eq!(credit.available(0), free, "{choice:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_pool_of_a_dead_receiver_is_given_up_soon() {
     let landed = receiving(layout(4), TransportChoice::Shm).await;
     let sent = sending(layout(4), TransportChoice::Shm, 2);

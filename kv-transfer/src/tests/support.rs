@@ -97,7 +97,7 @@ pub(super) fn piece(memory: &dyn KvMemory, layout: &KvLayout, layer: u32, page: 
     )
 }
 
-/// The memory of a receiver with a fault: whoever looks for it panics while it is torn.
+/// The memory of a side with a fault: whoever looks for it panics while it is torn.
 #[derive(Debug)]
 pub(super) struct Torn {
     pub(super) memory: Arc<SharedMemory>,
@@ -249,6 +249,22 @@ pub(super) fn sending_with(
     let mut identity = identity(&layout, 200);
     adjust(&mut identity);
     let sender = Sender::new(identity, layout, memory.clone(), options);
+    SendingSide {
+        sender,
+        memory,
+        layout,
+    }
+}
+
+/// The pool, and what the sender reads it through.
+pub(super) fn sending_over(
+    layout: KvLayout,
+    (memory, access): (Arc<SharedMemory>, Arc<dyn KvMemory>),
+    seed: u64,
+    options: SenderOptions,
+) -> SendingSide {
+    fill_random(&*memory, seed);
+    let sender = Sender::new(identity(&layout, 200), layout, access, options);
     SendingSide {
         sender,
         memory,
