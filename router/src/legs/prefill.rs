@@ -35,22 +35,16 @@ impl PrefillLeg {
     ) -> Result<Self, LegFailure> {
         let spec = Box::new(request.spec(slot.worker(), attempt));
         let start = PrefillCommand::Start { spec, hand_off }.into();
-        let link = &slot.worker().link;
-        let opening = link.call(PREFILL, request.headers(), &start);
-        match tokio::time::timeout_at(request.open_until(), opening).await {
-            Ok(Ok(call)) => Ok(Self {
-                slot,
-                request: Arc::clone(request),
-                call,
-                silence: Silence::new(request.progress_timeout),
-            }),
-            Ok(Err(status)) => Err(LegFailure::from_status(&mut slot, &status, request)),
-            Err(_) => Err(LegFailure::silent(
-                &mut slot,
-                request,
-                "it did not accept the leg in time",
-            )),
-        }
+        let worker = Arc::clone(slot.worker());
+        let opening = worker.link.call(PREFILL, request.headers(), &start);
+        let mut silence = Silence::new(request.progress_timeout);
+        let call = silence.opened(&mut slot, request, opening).await?;
+        Ok(Self {
+            slot,
+            request: Arc::clone(request),
+            call,
+            silence,
+        })
     }
 
     pub(crate) fn slot(&self) -> &Slot {

@@ -11,6 +11,7 @@ use baton_cluster::Call;
 use baton_proto::ConvertError;
 use prost::Message;
 use tokio::time::Instant;
+use tonic::Status;
 
 use super::{LegFailure, LegRequest};
 use crate::workers::{Slot, Worker};
@@ -36,6 +37,26 @@ impl Silence {
         Self {
             heard_at: Instant::now(),
             least,
+        }
+    }
+
+    /// A leg that its worker takes up, which workers do at once: until then it says nothing either. It has at
+    /// most the request's [`LegRequest::open_until`].
+    pub(super) async fn opened<C>(
+        &mut self,
+        slot: &mut Slot,
+        request: &LegRequest,
+        opening: impl Future<Output = Result<C, Status>>,
+    ) -> Result<C, LegFailure> {
+        let until = request.open_until();
+        let opened = tokio::time::timeout_at(until, self.broken(slot.worker(), opening)).await;
+        match opened {
+            Ok(Ok(Ok(call))) => Ok(call),
+            Ok(Ok(Err(status))) => Err(LegFailure::from_status(slot, &status, request)),
+            Ok(Err(_)) | Err(_) => {
+                let reason = "it did not accept the leg in time";
+                Err(LegFailure::silent(slot, request, reason))
+            }
         }
     }
 

@@ -497,6 +497,30 @@ async fn rte_06_a_leg_that_falls_silent_is_resumed_elsewhere() {
     silent.until_idle().await;
 }
 
+/// A stopped process still has its connections accepted by its system.
+#[tokio::test]
+async fn rte_06_a_leg_that_nobody_takes_up_counts_as_silent() {
+    let patient = RouterConfig {
+        leg_open_timeout: Duration::from_hours(1),
+        ..quick_to_despair()
+    };
+    let harness = Harness::start(patient).await;
+    let stopped = harness.add(Setup::decode("decode-0", endless())).await;
+    let spare = harness.add(Setup::decode("decode-1", endless())).await;
+    make_second_choice(&spare);
+    until_reported(&harness, "decode-1").await;
+    stopped.hang(true);
+    let answered = soon("an answer", harness.generate(by_ids(prompt_of(5), 20)));
+    let answer = is_exact(answered.await.unwrap(), 20);
+    let attempts = &answer.receipt().attempts;
+    let failures: Vec<_> = attempts.iter().map(|one| one.failure.as_str()).collect();
+    assert_eq!(
+        failures,
+        ["decode-0: it did not accept the leg in time", ""]
+    );
+    assert_eq!(spare.started(), 1);
+}
+
 #[tokio::test]
 async fn rte_06_who_was_let_down_does_not_wait_for_a_worker_that_says_nothing() {
     let harness = Harness::start(config()).await;
