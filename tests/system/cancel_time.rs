@@ -25,6 +25,8 @@ const TOKENS: u32 = 2000;
 const TIGHT: &str = "44";
 const TIGHT_PROMPT: usize = 160;
 const TIGHT_TOKENS: u32 = 500;
+/// Cancels in each phase on the default model, over either transport: all of them take minutes.
+const ROUNDS: u64 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -220,9 +222,9 @@ async fn cancel_times_of_the_default_model() {
     for transport in ["shm", "tcp"] {
         let what = format!("default model, {transport}");
         let place = Place::start(&default_model(), transport, "512").await;
-        place.measure(&what, &ROOMY, 60).await;
+        place.measure(&what, &ROOMY, ROUNDS).await;
         drop(place);
         let place = Place::start(&default_model(), transport, TIGHT).await;
-        place.measure(&what, &[Phase::Preempted], 60).await;
+        place.measure(&what, &[Phase::Preempted], ROUNDS).await;
     }
 }
