@@ -98,6 +98,15 @@ impl Dialer {
             .await
     }
 
+    /// Without TLS of its own: an endpoint may have its own.
+    #[must_use]
+    pub(crate) fn without_tls(&self) -> Self {
+        Self {
+            tls: None,
+            ..self.clone()
+        }
+    }
+
     /// Requests name the scheme that they are made under; the connector, which knows TLS, is not asked
     /// for it.
     fn over(&self, endpoint: Endpoint) -> Endpoint {

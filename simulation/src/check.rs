@@ -1,5 +1,6 @@
 //! What must hold of every run. It must not know how a run is made.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_cluster::Dialer;
@@ -9,8 +10,9 @@ use baton_proto::v1::worker_service_client::WorkerServiceClient;
 use tonic::Code;
 
 use crate::client::{Ending, Outcome};
+use crate::etcd::process::{ETCD, Etcd};
 use crate::faults::Disturbances;
-use crate::fleet::{ROUTER, address, machine, name};
+use crate::fleet::{Fleet, ROUTER, address, keys, machine, name};
 use crate::scenario::{Ask, Scenario};
 
 /// After this long without faults and requests, nobody may hold anything any more, and everybody is used
@@ -20,6 +22,9 @@ pub const RECOVERY: Duration = Duration::from_secs(20);
 const AFTERMATH: Duration = Duration::from_secs(8);
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(250);
+/// Most that one machine may ask of etcd within a second, and most attempts of a process to connect to it.
+const MOST_CALLS: u64 = 60;
+const MOST_DIALS: u64 = 8;
 
 /// In words: why an ending is not as promised.
 pub fn ending(
@@ -33,8 +38,11 @@ pub fn ending(
     };
     let untouched =
         |at: usize| !disturbed.touch(machine(at), outcome.started, outcome.ended, AFTERMATH);
-    let able =
-        (0..scenario.workers.len()).find(|&at| scenario.workers[at].decodes && untouched(at));
+    // A process that starts while etcd is away is not known, or knows nobody, before etcd is back.
+    let ever = |machine| disturbed.touched_before(machine, outcome.ended);
+    let known = |at: usize| !ever(ETCD) || !(ever(machine(at)) || ever(ROUTER));
+    let able = (0..scenario.workers.len())
+        .find(|&at| scenario.workers[at].decodes && untouched(at) && known(at));
     // A router that dies takes its clients' streams along.
     if disturbed.touch(
         ROUTER,
@@ -64,15 +72,11 @@ pub fn ending(
 ///
 /// # Errors
 /// In words: what is still held after [`RECOVERY`].
-pub async fn recovered(
-    dialer: &Dialer,
-    scenario: &Scenario,
-    running: &[usize],
-) -> Result<(), String> {
+pub async fn recovered(fleet: &Fleet, dialer: &Dialer, running: &[usize]) -> Result<(), String> {
     let mut held = String::new();
     let looks = RECOVERY.as_millis() / LOOK.as_millis();
     for _ in 0..looks {
-        held = held_by_any(dialer, scenario, running).await;
+        held = held_by_any(fleet, dialer, running).await;
         if held.is_empty() {
             return Ok(());
         }
@@ -81,8 +85,8 @@ pub async fn recovered(
     Err(format!("after {RECOVERY:?}: {held}"))
 }
 
-async fn held_by_any(dialer: &Dialer, scenario: &Scenario, running: &[usize]) -> String {
-    let asked = tokio::time::timeout(LOOK, router_holds(dialer, scenario, running));
+async fn held_by_any(fleet: &Fleet, dialer: &Dialer, running: &[usize]) -> String {
+    let asked = tokio::time::timeout(LOOK, router_holds(fleet, dialer, running));
     let router = match asked.await {
         Ok(Ok(held)) => held,
         Ok(Err(error)) => Some(error),
@@ -105,8 +109,8 @@ async fn held_by_any(dialer: &Dialer, scenario: &Scenario, running: &[usize]) ->
 }
 
 async fn router_holds(
+    fleet: &Fleet,
     dialer: &Dialer,
-    scenario: &Scenario,
     running: &[usize],
 ) -> Result<Option<String>, String> {
     let channel = dialer
@@ -130,7 +134,7 @@ async fn router_holds(
     let known = |at: usize| {
         let is_it = |worker: &&v1::WorkerStatus| {
             worker.info.as_ref().is_some_and(|info| {
-                info.worker_id == scenario.name(at)
+                info.worker_id == fleet.scenario.name(at)
                     && info.address == address(machine(at)).to_string()
             })
         };
@@ -141,8 +145,43 @@ async fn router_holds(
     Ok(match missing {
         Some(&at) => Some(format!("router: {} is not listed once", name(at))),
         None if count != running.len() => Some(format!("router: {count} workers are listed")),
-        None => None,
+        None => (fleet.etcd.as_ref()).and_then(|etcd| etcd_holds(etcd, &listed.workers)),
     })
+}
+
+/// In words: what etcd keeps beside one key for each of these incarnations, under a lease.
+fn etcd_holds(etcd: &Etcd, workers: &[v1::WorkerStatus]) -> Option<String> {
+    let of = |info: &v1::WorkerInfo| {
+        let role = match info.role() {
+            v1::WorkerRole::Prefill => "prefill",
+            _ => "decode",
+        };
+        let (id, incarnation) = (&info.worker_id, info.incarnation);
+        format!("{}{role}/{id}/{incarnation:016x}", keys())
+    };
+    let infos = workers.iter().filter_map(|worker| worker.info.as_ref());
+    let wanted: BTreeSet<_> = infos.map(of).collect();
+    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    let found: BTreeSet<_> = etcd.with(|store| {
+        let leased = store.entries().filter(|(_, _, lease)| *lease != 0);
+        leased.map(|(key, _, _)| text(key)).collect()
+    });
+    (found != wanted).then(|| format!("etcd: {found:?} instead of {wanted:?}"))
+}
+
+/// In words: who asked etcd for more than a process in its right mind does.
+pub fn calm(fleet: &Fleet) -> Option<String> {
+    let calls = fleet.etcd.as_ref()?.calls();
+    let busiest = calls.into_iter().max_by_key(|(_, count)| *count);
+    let dials = fleet.network.most_dials(Etcd::address());
+    if dials > MOST_DIALS {
+        return Some(format!(
+            "{dials} connections to etcd of one process within a second"
+        ));
+    }
+    busiest
+        .filter(|(_, count)| *count > MOST_CALLS)
+        .map(|((from, second), count)| format!("{count} calls of {from} in second {second}"))
 }
 
 async fn worker_holds(dialer: &Dialer, at: usize) -> Result<Option<String>, String> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::etcd::process::ETCD;
+use crate::etcd_faults;
 use crate::fleet::{Fleet, ROUTER, end, machine, name};
 use crate::network::{Death, Machine};
 use crate::scenario::{Fault, FaultKind};
@@ -38,8 +40,14 @@ impl Disturbances {
         })
     }
 
+    /// Whether anything has ever been done to a machine before `to`.
+    pub fn touched_before(&self, machine: Machine, to: Instant) -> bool {
+        let mut all = self.lock().clone().into_iter();
+        all.any(|disturbance| disturbance.machine == machine && disturbance.from <= to)
+    }
+
     /// Notes one of each machine; which they are.
-    fn begin(&self, machines: &[Machine]) -> Range<usize> {
+    pub(crate) fn begin(&self, machines: &[Machine]) -> Range<usize> {
         let (from, until) = (Instant::now(), None);
         let mut all = self.lock();
         let first = all.len();
@@ -51,7 +59,7 @@ impl Disturbances {
         first..all.len()
     }
 
-    fn end(&self, which: Range<usize>) {
+    pub(crate) fn end(&self, which: Range<usize>) {
         for disturbance in &mut self.lock()[which] {
             disturbance.until = Some(Instant::now());
         }
@@ -142,6 +150,7 @@ pub async fn carry_out(fleet: Arc<Fleet>, disturbed: Disturbances, fault: Fault)
             }
             disturbed.end(which);
         }
+        FaultKind::Etcd(fault) => etcd_faults::carry_out(&fleet, &disturbed, fault).await,
     }
 }
 
@@ -172,7 +181,11 @@ fn start(fleet: &Arc<Fleet>, worker: usize) {
 }
 
 /// The router is the one that all others are seen from: workers that do not reach each other serve alone.
+/// A worker that etcd is not seen from serves on.
 fn others(ends: &[Machine]) -> Vec<Machine> {
+    if ends.contains(&ETCD) {
+        return vec![ETCD];
+    }
     if !ends.contains(&ROUTER) {
         return Vec::new();
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{Membership, StaticList};
+use baton_cluster::{EtcdOptions, Membership, StaticList};
 use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
@@ -21,6 +21,8 @@ use baton_worker::{
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::chance::Random;
+use crate::etcd::process::{ETCD, Etcd};
 use crate::front::Front;
 use crate::log::Log;
 use crate::memory::Pages;
@@ -28,7 +30,7 @@ use crate::model::Model;
 use crate::network::{Death, Host, Listener, Machine, Network};
 use crate::oracle::{OracleEngine, layout};
 use crate::planted::Planted;
-use crate::scenario::{End, Scenario, Seat};
+use crate::scenario::{End, Known as KnownBy, Scenario, Seat};
 
 /// Port of gRPC.
 const PORT: u16 = 7000;
@@ -36,6 +38,8 @@ const PORT: u16 = 7000;
 const BEHIND_PORT: u16 = 7002;
 /// Port of the data plane: fixed, so that a restarted worker has the address of the one before.
 const DATA_PORT: u16 = 7001;
+/// Where in etcd the service lies.
+const PREFIX: &str = "sim";
 /// Where the router runs.
 pub const ROUTER: Machine = Machine(1);
 /// Where clients run.
@@ -49,7 +53,10 @@ pub struct Fleet {
     pub log: Log,
     /// What they serve.
     pub model: Arc<Model>,
-    scenario: Scenario,
+    /// What it is made of.
+    pub scenario: Scenario,
+    /// Where workers register, if that is etcd.
+    pub etcd: Option<Etcd>,
     planted: Option<Planted>,
     router: Mutex<Option<(Host, JoinHandle<()>)>>,
     seats: Vec<Mutex<Option<Running>>>,
@@ -65,29 +72,37 @@ struct Running {
 impl Fleet {
     /// A fleet that has not been started.
     pub fn new(
+        seed: u64,
         network: Network,
         log: Log,
         model: Arc<Model>,
         scenario: Scenario,
         planted: Option<Planted>,
     ) -> Arc<Self> {
+        let etcd = matches!(scenario.known, KnownBy::Etcd { .. }).then(|| {
+            let ids = Random::named(seed, "leases");
+            let flaw = planted.and_then(Planted::flaw);
+            Etcd::new(network.clone(), log.clone(), ids, flaw)
+        });
         let seats = scenario.workers.iter().map(|_| Mutex::default()).collect();
         Arc::new(Self {
             network,
             log,
             model,
             scenario,
+            etcd,
             planted,
             router: Mutex::default(),
             seats,
         })
     }
 
-    /// Starts the router and every worker.
+    /// Starts etcd, if there is one, the router and every worker.
     ///
     /// # Errors
     /// In words: what the product refuses.
     pub fn start(self: &Arc<Self>) -> Result<(), String> {
+        self.etcd.as_ref().map_or(Ok(()), Etcd::start)?;
         self.start_router()?;
         (0..self.seats.len()).try_for_each(|at| self.start_worker(at))
     }
@@ -99,13 +114,16 @@ impl Fleet {
     pub fn start_router(&self) -> Result<(), String> {
         let host = self.network.start(ROUTER);
         let dialer = host.dialer();
-        let membership = if self.scenario.listed {
-            let workers = 0..self.seats.len();
-            let addresses = workers.map(|at| address(machine(at)).to_string()).collect();
-            let list = StaticList::new(addresses).map_err(|error| error.to_string())?;
-            Membership::static_list(list, &dialer, &self.model.served.check_worker())
-        } else {
-            Membership::embedded()
+        let check = self.model.served.check_worker();
+        let membership = match self.scenario.known {
+            KnownBy::Listed => {
+                let workers = 0..self.seats.len();
+                let addresses = workers.map(|at| address(machine(at)).to_string()).collect();
+                let list = StaticList::new(addresses).map_err(|error| error.to_string())?;
+                Membership::static_list(list, &dialer, &check)
+            }
+            KnownBy::Registered => Membership::embedded(),
+            KnownBy::Etcd { .. } => Membership::etcd(etcd_options()?, &dialer, check),
         };
         let config = RouterConfig {
             local_prefill_tokens: self.scenario.local_prefill_tokens,
@@ -198,10 +216,13 @@ impl Fleet {
         let id = WorkerId::new(&self.scenario.name(at)).ok_or("a worker's name")?;
         let mut options = WorkerOptions::new(PathBuf::new(), id);
         options.listen = address(machine(at));
-        options.membership = if self.scenario.listed {
-            Known::Static
-        } else {
-            Known::Router(address(ROUTER).to_string())
+        options.membership = match self.scenario.known {
+            KnownBy::Listed => Known::Static,
+            KnownBy::Registered => Known::Router(address(ROUTER).to_string()),
+            KnownBy::Etcd { lease } => Known::Etcd {
+                options: etcd_options()?,
+                lease,
+            },
         };
         options.pool = PoolSize::Pages(seat.pages);
         options.page_size = self.scenario.page_size;
@@ -316,6 +337,15 @@ async fn run<R: Role>(
     log.note(format_args!("{} has ended: {ended:?}", name(at)));
 }
 
+fn etcd_options() -> Result<EtcdOptions, String> {
+    EtcdOptions::new(&Etcd::endpoint(), PREFIX).map_err(|error| error.to_string())
+}
+
+/// What the keys of all workers in etcd begin with.
+pub fn keys() -> String {
+    format!("{PREFIX}/workers/")
+}
+
 /// A worker's machine.
 pub fn machine(at: usize) -> Machine {
     Machine(10 + at as u8)
@@ -326,6 +356,7 @@ pub fn end(of: End) -> Machine {
     match of {
         End::Router => ROUTER,
         End::Worker(at) => machine(at),
+        End::Etcd => ETCD,
     }
 }
 

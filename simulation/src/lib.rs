@@ -12,6 +12,8 @@ pub mod answer;
 pub mod chance;
 pub mod check;
 pub mod client;
+pub mod etcd;
+pub mod etcd_faults;
 pub mod faults;
 pub mod fleet;
 pub mod front;

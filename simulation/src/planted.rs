@@ -1,8 +1,9 @@
-//! Faults that can be planted, each in a part that is given to the product at construction: the engine, or
-//! what stands in front of a decode worker. A run with one of them must fail. It must not know scenarios.
+//! Faults that can be planted, each in a part that is given to the product at construction: the engine,
+//! what stands in front of a decode worker, or etcd. A run with one of them must fail. It must not know scenarios.
 
 use baton_engine::StepEngine;
 
+use crate::etcd::service::Flaw;
 use crate::front::Lie;
 use crate::oracle::{Defect, OracleEngine};
 
@@ -21,6 +22,12 @@ pub enum Planted {
     Positions,
     /// A grant that is given up keeps its pages.
     Grants,
+    /// A watch goes on one revision later than it should.
+    Revisions,
+    /// That its lease has ended is kept from a worker.
+    Leases,
+    /// What a worker has registered outlives it for ever.
+    Endless,
 }
 
 impl Planted {
@@ -30,7 +37,7 @@ impl Planted {
             Self::Generations => Defect::Generations,
             Self::Copies => Defect::Copies,
             Self::Company => Defect::Company,
-            Self::Repeats | Self::Positions | Self::Grants => return Box::new(engine),
+            _ => return Box::new(engine),
         };
         Box::new(engine.with(defect))
     }
@@ -38,10 +45,20 @@ impl Planted {
     /// What the front of its decode workers does.
     pub fn lie(self) -> Option<Lie> {
         match self {
-            Self::Generations | Self::Copies | Self::Company => None,
             Self::Repeats => Some(Lie::Repeats),
             Self::Positions => Some(Lie::Positions),
             Self::Grants => Some(Lie::Grants),
+            _ => None,
+        }
+    }
+
+    /// What is wrong with etcd.
+    pub fn flaw(self) -> Option<Flaw> {
+        match self {
+            Self::Revisions => Some(Flaw::Revisions),
+            Self::Leases => Some(Flaw::Leases),
+            Self::Endless => Some(Flaw::Endless),
+            _ => None,
         }
     }
 }

@@ -64,7 +64,7 @@ async fn play(
 ) -> Verdict {
     let log = Log::new();
     let network = Network::new(Random::named(seed, "network"), scenario.latencies.clone());
-    let fleet = Fleet::new(network, log.clone(), model, scenario.clone(), planted);
+    let fleet = Fleet::new(seed, network, log.clone(), model, scenario.clone(), planted);
     let played = tokio::time::timeout(LONGEST, play_all(&fleet, &scenario)).await;
     let (ended, wrong) = played.unwrap_or_else(|_| {
         (
@@ -87,7 +87,7 @@ async fn play_all(fleet: &Arc<Fleet>, scenario: &Scenario) -> ([usize; 3], Vec<S
     if let Err(error) = fleet.start() {
         return ([0; 3], vec![error]);
     }
-    if let Err(held) = check::recovered(&dialer, scenario, &everybody).await {
+    if let Err(held) = check::recovered(fleet, &dialer, &everybody).await {
         return ([0; 3], vec![format!("at the start {held}")]);
     }
     fleet.log.note("begin");
@@ -126,13 +126,14 @@ async fn play_all(fleet: &Arc<Fleet>, scenario: &Scenario) -> ([usize; 3], Vec<S
     fleet
         .log
         .note(format_args!("all is quiet, {survivors:?} live"));
-    if let Err(held) = check::recovered(&dialer, scenario, &survivors).await {
+    if let Err(held) = check::recovered(fleet, &dialer, &survivors).await {
         wrong.push(held);
     }
     wrong.extend(probe(fleet, scenario, &survivors).await);
-    if let Err(held) = check::recovered(&dialer, scenario, &survivors).await {
+    if let Err(held) = check::recovered(fleet, &dialer, &survivors).await {
         wrong.push(held);
     }
+    wrong.extend(check::calm(fleet));
     (ended, wrong)
 }
 

@@ -83,7 +83,12 @@ impl Registration {
             Membership::Etcd { options, lease } => {
                 let worker = role.worker();
                 return Ok(Self::Etcd(InEtcd {
-                    registration: EtcdRegistration::start(options.clone(), *lease, worker.info()),
+                    registration: EtcdRegistration::start(
+                        options.clone(),
+                        *lease,
+                        worker.info(),
+                        dialer,
+                    ),
                     routers: worker.routers(),
                     tell_at: None,
                     said: false,

@@ -48,6 +48,7 @@ pub(crate) async fn keep_members(
 ) {
     let mut listing = Listing {
         options,
+        dialer: dialer.clone(),
         candidates: Candidates::new(dialer, writer, check, Arc::clone(&standing)),
         standing,
         told: HashSet::new(),
@@ -76,6 +77,7 @@ pub(crate) async fn keep_members(
 
 struct Listing {
     options: EtcdOptions,
+    dialer: Dialer,
     candidates: Candidates,
     standing: Arc<Standing>,
     /// Skipped entries, by key and revision.
@@ -87,7 +89,7 @@ struct Listing {
 impl Listing {
     /// One connection: list, then watch. Ends with what ended it.
     async fn session(&mut self, attempt: usize) -> Result<std::convert::Infallible, ClusterError> {
-        let mut client = connect(&self.options, attempt).await?;
+        let mut client = connect(&self.options, &self.dialer, attempt).await?;
         let revision = self.list(&mut client).await?;
         let prefix = self.options.prefix().workers();
         let options = WatchOptions::new()

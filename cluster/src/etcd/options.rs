@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use tokio::io::AsyncReadExt as _;
+use tonic::transport::Endpoint;
 
 use super::key::Prefix;
 use crate::ClusterError;
@@ -123,7 +124,8 @@ impl EtcdOptions {
                 *endpoint = format!("{scheme}://{endpoint}");
             }
         }
-        self.connect_options().await?;
+        self.login().await?;
+        self.connection(0).await?;
         Ok(self)
     }
 
@@ -136,12 +138,31 @@ impl EtcdOptions {
         &self.endpoints[attempt % self.endpoints.len()]
     }
 
-    /// Settings of a connection, with secrets as the files have them now.
-    pub(super) async fn connect_options(&self) -> Result<ConnectOptions, ClusterError> {
+    /// The `attempt`th connection, with certificates as their files have them now.
+    pub(super) async fn connection(&self, attempt: usize) -> Result<Endpoint, ClusterError> {
+        let address = self.endpoint(attempt);
+        let endpoint = Endpoint::from_shared(address.to_owned())
+            .map_err(|_| not_an_address(address))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
+        let Some(ca) = &self.ca else {
+            return Ok(endpoint);
+        };
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca).await?));
+        if let Some((certificate, key)) = &self.identity {
+            let (certificate, key) = (read(certificate).await?, read(key).await?);
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        endpoint
+            .tls_config(tls)
+            .map_err(|error| unreadable(ca, &error.to_string()))
+    }
+
+    /// Who logs in, with the password as its file has it now.
+    pub(super) async fn login(&self) -> Result<ConnectOptions, ClusterError> {
         let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let Some((name, password)) = &self.user {
@@ -150,14 +171,6 @@ impl EtcdOptions {
                 EtcdPassword::File(path) => password_of(path).await?,
             };
             options = options.with_user(name, password);
-        }
-        if let Some(ca) = &self.ca {
-            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca).await?));
-            if let Some((certificate, key)) = &self.identity {
-                let (certificate, key) = (read(certificate).await?, read(key).await?);
-                tls = tls.identity(Identity::from_pem(certificate, key));
-            }
-            options = options.with_tls(tls);
         }
         Ok(options)
     }
@@ -177,9 +190,13 @@ fn check_endpoint(endpoint: &str) -> Result<(), ClusterError> {
     if fits {
         return Ok(());
     }
-    Err(ClusterError::Address {
+    Err(not_an_address(endpoint))
+}
+
+fn not_an_address(endpoint: &str) -> ClusterError {
+    ClusterError::Address {
         address: endpoint.chars().take(64).collect(),
-    })
+    }
 }
 
 async fn password_of(path: &Path) -> Result<String, ClusterError> {

@@ -19,6 +19,7 @@ use super::record;
 use super::session::{CALL_TIMEOUT, answered, connect};
 use crate::ClusterError;
 use crate::backoff::Backoff;
+use crate::dialer::Dialer;
 
 /// Time to take the key away at the end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -36,15 +37,21 @@ pub struct EtcdRegistration {
 }
 
 impl EtcdRegistration {
-    /// Starts to register. A key outlives its worker by `lease` at most, in whole seconds. Needs a
-    /// tokio runtime.
-    pub fn start(options: EtcdOptions, lease: Duration, info: &WorkerInfo) -> Self {
+    /// Starts to register, over connections that `dialer` opens (whatever TLS they have is in the
+    /// options). A key outlives its worker by `lease` at most, in whole seconds. Needs a tokio runtime.
+    pub fn start(
+        options: EtcdOptions,
+        lease: Duration,
+        info: &WorkerInfo,
+        dialer: &Dialer,
+    ) -> Self {
         let (registered, reader) = watch::channel(false);
         let (withdraw, withdrawn) = watch::channel(false);
         let keeper = Keeper {
             key: options.prefix().worker(info),
             value: record::encode(info),
             options,
+            dialer: dialer.clone(),
             ttl: lease,
             lease: None,
             attempts: 0,
@@ -84,6 +91,7 @@ impl Drop for EtcdRegistration {
 
 struct Keeper {
     options: EtcdOptions,
+    dialer: Dialer,
     key: String,
     value: Vec<u8>,
     ttl: Duration,
@@ -139,7 +147,7 @@ impl Keeper {
     async fn hold(&mut self) -> Result<std::convert::Infallible, ClusterError> {
         let attempt = self.attempts;
         self.attempts += 1;
-        let mut client = connect(&self.options, attempt).await?;
+        let mut client = connect(&self.options, &self.dialer, attempt).await?;
         let (mut keeper, mut answers) = self.lease(&mut client).await?;
         let revision = self.put(&mut client, keeper.id()).await?;
         let own = WatchOptions::new().with_start_revision(revision + 1);
@@ -151,10 +159,14 @@ impl Keeper {
         let beat = self.ttl / BEATS;
         let mut beats = tokio::time::interval(beat);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = Instant::now();
+        // Of the lease, and of the watch: either may fall silent alone.
+        let (mut heard, mut watched) = (Instant::now(), Instant::now());
         loop {
             tokio::select! {
-                _ = beats.tick() => answered("keep-alives", keeper.keep_alive()).await?,
+                _ = beats.tick() => {
+                    answered("keep-alives", keeper.keep_alive()).await?;
+                    answered("requests for progress", events.request_progress()).await?;
+                }
                 answer = answers.message() => {
                     let answer = answer?.ok_or_else(ended)?;
                     if answer.ttl() <= 0 {
@@ -165,6 +177,7 @@ impl Keeper {
                 }
                 event = events.message() => {
                     let event = event?.filter(|event| !event.canceled()).ok_or_else(ended)?;
+                    watched = Instant::now();
                     let mut entries = event.events().iter().filter_map(etcd_client::Event::kv);
                     if let Some(entry) = entries.next() {
                         // Only what was deleted has version 0.
@@ -177,6 +190,9 @@ impl Keeper {
                 }
                 () = tokio::time::sleep_until(heard + beat + CALL_TIMEOUT) => {
                     return Err(ClusterError::EtcdSilent { what: "keep-alives" });
+                }
+                () = tokio::time::sleep_until(watched + beat + CALL_TIMEOUT) => {
+                    return Err(ClusterError::EtcdSilent { what: "on its watch" });
                 }
             }
         }
@@ -243,7 +259,8 @@ impl Keeper {
         let Some(lease) = self.lease.take() else {
             return Ok(());
         };
-        let mut client = connect(&self.options, self.attempts.saturating_sub(1)).await?;
+        let attempt = self.attempts.saturating_sub(1);
+        let mut client = connect(&self.options, &self.dialer, attempt).await?;
         let delete = Txn::new()
             .when([Compare::lease(&*self.key, CompareOp::Equal, lease)])
             .and_then([TxnOp::delete(&*self.key, None)]);

@@ -76,7 +76,7 @@ impl Worker {
         let address = listener.local_addr().unwrap().to_string();
         let info = info(id, incarnation, &address);
         let (process, load) = serve_worker(listener, info.clone());
-        let registration = EtcdRegistration::start(options.clone(), LEASE, &info);
+        let registration = EtcdRegistration::start(options.clone(), LEASE, &info, &Dialer::plain());
         let mut registered = registration.registered();
         soon("registered", registered.wait_for(|is| *is))
             .await
@@ -566,7 +566,12 @@ async fn etcd_may_ask_for_tls_with_a_client_certificate() {
 
     // Without the certificate etcd lets nobody in.
     let trusting = trusting.validate().await.unwrap();
-    let stranger = EtcdRegistration::start(trusting, LEASE, &info("d-1", 2, "127.0.0.1:1"));
+    let stranger = EtcdRegistration::start(
+        trusting,
+        LEASE,
+        &info("d-1", 2, "127.0.0.1:1"),
+        &Dialer::plain(),
+    );
     let mut registered = stranger.registered();
     let early = tokio::time::timeout(Duration::from_secs(1), registered.wait_for(|is| *is)).await;
     assert!(early.is_err(), "registered without a certificate");

@@ -79,6 +79,8 @@ impl Host {
         let to = Machine::of(address).ok_or_else(refused)?;
         self.running().await;
         let (from, latency) = self.network.with(|net| {
+            let second = net.started.elapsed().as_secs();
+            *net.dials.entry((self.id, address, second)).or_default() += 1;
             let from = net.processes[self.id.0].machine;
             (from, net.latency(from, to) + net.latency(to, from))
         });

@@ -79,6 +79,9 @@ struct Net {
     /// Machines that are gone: nobody there even refuses.
     gone: BTreeSet<Machine>,
     next_port: u16,
+    /// Attempts of a process to connect to an address, by second.
+    dials: BTreeMap<(ProcessId, SocketAddr, u64), u64>,
+    started: Instant,
 }
 
 struct Process {
@@ -106,6 +109,8 @@ impl Network {
             slow: BTreeMap::new(),
             gone: BTreeSet::new(),
             next_port: 20_000,
+            dials: BTreeMap::new(),
+            started: Instant::now(),
         };
         Self {
             net: Arc::new(Mutex::new(net)),
@@ -178,6 +183,14 @@ impl Network {
                 }
             }
         });
+    }
+
+    /// Most attempts of one process to connect to an address within a second.
+    pub fn most_dials(&self, address: SocketAddr) -> u64 {
+        self.with(|net| {
+            let of_it = net.dials.iter().filter(|((_, to, _), _)| *to == address);
+            of_it.map(|(_, count)| *count).max().unwrap_or(0)
+        })
     }
 
     fn with<R>(&self, change: impl FnOnce(&mut Net) -> R) -> R {

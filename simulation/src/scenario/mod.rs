@@ -1,18 +1,21 @@
 //! What a seed means: a fleet, the requests that it gets and the faults that happen to it. Pure. It must
 //! not know how any of it is carried out.
 
+mod etcd;
+
 use std::time::Duration;
 
 use crate::chance::Random;
 use crate::network::Death;
+pub use etcd::EtcdFault;
 
 /// Everything that a run consists of.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     /// Latencies to draw from, in milliseconds.
     pub latencies: Vec<u64>,
-    /// Whether the router has a list of workers; else they register.
-    pub listed: bool,
+    /// How the router knows of its workers.
+    pub known: Known,
     /// Whether all workers have one name.
     pub namesakes: bool,
     /// Tokens per page.
@@ -25,6 +28,20 @@ pub struct Scenario {
     pub requests: Vec<Ask>,
     /// Faults by time.
     pub faults: Vec<Fault>,
+}
+
+/// How a router knows of its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// It has a list.
+    Listed,
+    /// They register with it.
+    Registered,
+    /// They register in etcd, where it reads of them.
+    Etcd {
+        /// How long a registration outlives its worker.
+        lease: Duration,
+    },
 }
 
 /// A worker and its size.
@@ -144,6 +161,8 @@ pub enum FaultKind {
         /// Which.
         worker: usize,
     },
+    /// Something happens to etcd or to what it keeps.
+    Etcd(EtcdFault),
 }
 
 /// An end of a link.
@@ -153,6 +172,8 @@ pub enum End {
     Router,
     /// A worker.
     Worker(usize),
+    /// etcd.
+    Etcd,
 }
 
 /// Prompts share these many beginnings.
@@ -195,11 +216,20 @@ impl Scenario {
         let mut faults: Vec<_> = (0..random.between(0, MOST_FAULTS))
             .map(|_| fault(&mut random, &workers, spares, busy_ms))
             .collect();
+        // Drawn apart: what a seed means otherwise does not depend on it.
+        let apart = Random::named(seed, "etcd");
+        let known = etcd::scenario(apart, workers.len(), busy_ms, &mut faults);
         faults.sort_by_key(|fault| fault.at);
         let latencies: &[&[u64]] = &[&[0], &[0, 1], &[0, 0, 0, 1, 2, 5], &[1, 3, 10]];
+        let latencies = random.pick(latencies).to_vec();
+        let listed = random.one_in(3);
         Self {
-            latencies: random.pick(latencies).to_vec(),
-            listed: random.one_in(3),
+            latencies,
+            known: known.unwrap_or(if listed {
+                Known::Listed
+            } else {
+                Known::Registered
+            }),
             namesakes: random.one_in(6),
             page_size,
             local_prefill_tokens: *random.pick(&[0, 8, 64]),
