@@ -1,8 +1,12 @@
 //! The step between a product and an instruction set: one panel by a run of tokens.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use super::format::{Format, LINE};
+use super::gangs::Gang;
 use super::portable;
 use super::quantize::MARKED_ROWS;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +36,15 @@ pub(super) struct Strip {
     pub(super) out_stride: usize,
     /// What to fetch into the cache meanwhile: where it starts, and its bytes.
     pub(super) ahead: (*const u8, usize),
+    /// All tokens that have second digits, if there is a list of them.
+    pub(super) gangs: Option<GangList>,
+}
+
+/// Where a list of [`Gangs`] is. It outlives the strip.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GangList {
+    pub(super) first: *const Gang,
+    pub(super) count: usize,
 }
 
 /// Where integer activations have second digits.
@@ -97,18 +110,31 @@ impl Strip {
     /// As [`Strip`] states; `group` is one of its groups.
     #[inline]
     pub(super) unsafe fn marked(&self, group: usize) -> Marked {
-        let block = self.first_row / MARKED_ROWS;
-        let words = block * self.second.stride + group;
+        let rows = self.first_row..self.first_row + self.tokens;
+        // SAFETY: by the contract.
+        unsafe { self.second.marked(rows, group) }
+    }
+}
+
+impl SecondDigits {
+    /// The rows, from the first of `rows` on, that have a second digit in `group`.
+    ///
+    /// # Safety
+    /// The rows exist and have the group.
+    #[inline]
+    pub(super) unsafe fn marked(&self, rows: Range<usize>, group: usize) -> Marked {
+        let block = rows.start / MARKED_ROWS;
+        let words = block * self.stride + group;
         // SAFETY: rows of this block and group are marked, by the contract.
         let mut marked = Marked {
-            word: unsafe { self.second.marks.add(words) },
-            stride: self.second.stride,
+            word: unsafe { self.marks.add(words) },
+            stride: self.stride,
             bits: 0,
-            first: self.first_row,
+            first: rows.start,
             row: block * MARKED_ROWS,
-            end: self.first_row + self.tokens,
+            end: rows.end,
         };
-        marked.bits = marked.load() & (u64::MAX << (self.first_row % MARKED_ROWS));
+        marked.bits = marked.load() & (u64::MAX << (rows.start % MARKED_ROWS));
         marked
     }
 }

@@ -1,11 +1,11 @@
 //! The product: panels by runs of tokens, within a range of output rows.
 
-use std::marker::PhantomData;
-use std::ops::Range;
+use std::{marker::PhantomData, mem::MaybeUninit, ops::Range, slice};
 
 use super::activations::Activations;
-use super::format::{Format, PANEL_ROWS};
-use super::kernel::{self, Strip};
+use super::format::{Format, GROUP, PANEL_ROWS};
+use super::gangs::Gangs;
+use super::kernel::{self, GangList, Strip};
 use super::packed::{PackedMatrix, Segment};
 use crate::{Isa, cpu::elementwise::gate};
 
@@ -16,6 +16,9 @@ const RUN_BYTES: usize = 192 << 10;
 const PANELS_AHEAD: usize = 2;
 /// Tokens whose outputs of a pair are gated together: they stay in the first cache beside both panels.
 const PAIR_TOKENS: usize = 128;
+/// Most tokens whose second digits are listed once for all panels: with more, a panel's own search is
+/// small beside its products.
+const LISTED_TOKENS: usize = 8;
 /// Tokens whose outputs of a cut panel are computed together, aside.
 const ASIDE_TOKENS: usize = 16;
 
@@ -80,6 +83,70 @@ pub unsafe fn matmul(
     output_rows: Range<usize>,
     out: OutputView<'_>,
 ) {
+    check(isa, weights, x, tokens, &output_rows, out);
+    let mut gangs = Gangs::new();
+    let groups = weights.columns() / GROUP;
+    let mut list = |run: &Range<usize>| {
+        if !weights.form().integer || run.len() > LISTED_TOKENS {
+            return None;
+        }
+        // SAFETY: rows of the activations, which are not written now, by this function's contract.
+        unsafe { gangs.fill(x.second_digits(), run.clone(), groups) }
+    };
+    let runs =
+        (tokens * Activations::row_bytes(weights.form(), weights.columns())).div_ceil(RUN_BYTES);
+    if let Some(pair) = weights.pair() {
+        for run in 0..runs {
+            let run = tokens * run / runs..tokens * (run + 1) / runs;
+            // SAFETY: ranges checked above; the rest by this function's contract.
+            unsafe {
+                run_pair(
+                    isa,
+                    weights,
+                    pair,
+                    x,
+                    (run.clone(), list(&run)),
+                    output_rows.clone(),
+                    out,
+                );
+            }
+        }
+        return;
+    }
+    for segment in weights.segments() {
+        let start = output_rows.start.max(segment.rows.start);
+        let end = output_rows.end.min(segment.rows.end);
+        if start >= end {
+            continue;
+        }
+        for run in 0..runs {
+            let run = tokens * run / runs..tokens * (run + 1) / runs;
+            // SAFETY: ranges checked above; the rest by this function's contract.
+            unsafe {
+                run_segment(
+                    isa,
+                    weights,
+                    segment,
+                    x,
+                    (run.clone(), list(&run)),
+                    start..end,
+                    out,
+                );
+            }
+        }
+    }
+}
+
+/// # Panics
+/// As [`matmul`] says.
+fn check(
+    isa: Isa,
+    weights: &PackedMatrix,
+    x: &Activations,
+    tokens: usize,
+    output_rows: &Range<usize>,
+    out: OutputView<'_>,
+) {
     assert!(Isa::available().contains(&isa), "{isa:?} on this machine");
     assert!(
         tokens <= x.max_rows() && tokens <= out.rows,
@@ -112,28 +179,6 @@ pub unsafe fn matmul(
         "activations in {:?}",
         weights.form()
     );
-    let runs =
-        (tokens * Activations::row_bytes(weights.form(), weights.columns())).div_ceil(RUN_BYTES);
-    if let Some(pair) = weights.pair() {
-        for run in 0..runs {
-            let run = tokens * run / runs..tokens * (run + 1) / runs;
-            // SAFETY: ranges checked above; the rest by this function's contract.
-            unsafe { run_pair(isa, weights, pair, x, run, output_rows.clone(), out) };
-        }
-        return;
-    }
-    for segment in weights.segments() {
-        let start = output_rows.start.max(segment.rows.start);
-        let end = output_rows.end.min(segment.rows.end);
-        if start >= end {
-            continue;
-        }
-        for run in 0..runs {
-            let run = tokens * run / runs..tokens * (run + 1) / runs;
-            // SAFETY: ranges checked above; the rest by this function's contract.
-            unsafe { run_segment(isa, weights, segment, x, run, start..end, out) };
-        }
-    }
 }
 
 /// One run of tokens through the panels of `rows` of a segment.
@@ -145,7 +190,7 @@ unsafe fn run_segment(
     weights: &PackedMatrix,
     segment: &Segment,
     x: &Activations,
-    tokens: Range<usize>,
+    (tokens, gangs): (Range<usize>, Option<GangList>),
     rows: Range<usize>,
     out: OutputView<'_>,
 ) {
@@ -175,6 +220,7 @@ unsafe fn run_segment(
             out: target,
             out_stride: out.row_stride,
             ahead: (ahead, segment.panel_bytes),
+            gangs,
         };
         // SAFETY: a strip of the matrix in this format, whose outputs are this caller's alone.
         unsafe {
@@ -198,16 +244,19 @@ unsafe fn run_pair(
     weights: &PackedMatrix,
     pair: &[Segment],
     x: &Activations,
-    tokens: Range<usize>,
+    (tokens, gangs): (Range<usize>, Option<GangList>),
     rows: Range<usize>,
     out: OutputView<'_>,
 ) {
     assert!(rows.start.is_multiple_of(PANEL_ROWS), "row {}", rows.start);
-    let mut aside = [[[0.0_f32; PANEL_ROWS]; PAIR_TOKENS]; 2];
+    let mut aside = MaybeUninit::<[[[f32; PANEL_ROWS]; PAIR_TOKENS]; 2]>::uninit();
+    let aside = aside
+        .as_mut_ptr()
+        .cast::<[[f32; PANEL_ROWS]; PAIR_TOKENS]>();
     for first in tokens.clone().step_by(PAIR_TOKENS) {
         let count = PAIR_TOKENS.min(tokens.end - first);
         for panel in rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS) {
-            for (segment, aside) in pair.iter().zip(&mut aside) {
+            for (part, segment) in pair.iter().enumerate() {
                 // SAFETY: a panel of this segment and rows of the activations; the form is held.
                 let (panel, (activations, stride)) = unsafe {
                     (
@@ -228,18 +277,21 @@ unsafe fn run_pair(
                     tokens: count,
                     first_row: first,
                     second: x.second_digits(),
-                    out: aside.as_mut_ptr().cast(),
+                    out: aside.wrapping_add(part).cast(),
                     out_stride: PANEL_ROWS,
                     ahead: (panel.wrapping_add(PANELS_AHEAD * segment.stride), fetched),
+                    gangs,
                 };
                 // SAFETY: a strip of the matrix in this format, and room for its outputs aside.
                 unsafe { run_strip(isa, segment.format, &strip) };
             }
-            let [gates, ups] = &aside;
-            // SAFETY: whole tiles of these tokens are this caller's alone and inside the view.
+            // SAFETY: both strips have written these tokens' values aside; whole tiles of the tokens are
+            // this caller's alone and inside the view.
             unsafe {
+                let [gates, ups] =
+                    [0, 1].map(|part| slice::from_raw_parts(aside.add(part).cast(), count));
                 let target = out.base.add(first * out.row_stride + panel * PANEL_ROWS);
-                gate(isa, &gates[..count], &ups[..count], target, out.row_stride);
+                gate(isa, gates, ups, target, out.row_stride);
             }
         }
     }
@@ -273,6 +325,7 @@ unsafe fn run_cut_strip(isa: Isa, format: Format, strip: &Strip, lanes: Range<us
                 tokens,
                 out: aside.as_mut_ptr().cast(),
                 out_stride: PANEL_ROWS,
+                gangs: None,
                 ..*strip
             };
             run_strip(isa, format, &part);

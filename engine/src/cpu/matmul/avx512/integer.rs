@@ -7,7 +7,8 @@
 use std::arch::x86_64::*;
 
 use super::super::format::{GROUP, QUAD, Scaling, Width};
-use super::super::kernel::{Strip, Tile};
+use super::super::gangs::GANG;
+use super::super::kernel::{GangList, Strip, Tile};
 use super::super::quantize::{GROUP_BYTES, MINUS_FIRST, MINUS_SUM, SCALE, SCALED_SUM};
 use super::codes::{Codes, Eight, Five, Four, Six};
 use super::fetch::Fetch;
@@ -56,22 +57,46 @@ unsafe fn by_tokens<C: Codes, S: Scales>(strip: &Strip) {
             }
         }
     }
-    // SAFETY: by the contract.
-    unsafe { add_second_digits::<C, S>(strip) };
+    // SAFETY: by the contract; the list is of these tokens.
+    unsafe {
+        match strip.gangs {
+            Some(list) if strip.tokens == 1 => add_listed_digits::<C, S, 1>(strip, list),
+            Some(list) => add_listed_digits::<C, S, GANG>(strip, list),
+            None => add_second_digits::<C, S>(strip),
+        }
+    }
 }
 
 /// The same group of several rows of activations.
+trait Rows: Copy {
+    /// Four bytes of a token, in every lane.
+    ///
+    /// # Safety
+    /// AVX-512 F; the token has this group, and four bytes from `at` on are in it.
+    unsafe fn broadcast(self, token: usize, at: usize) -> __m512i;
+}
+
+/// Rows at equal distances.
 #[derive(Clone, Copy)]
 struct Block {
     first: *const u8,
     stride: usize,
 }
 
-impl Block {
-    /// Four bytes of a token, in every lane.
-    ///
-    /// # Safety
-    /// AVX-512 F; the token has this group, and four bytes from `at` on are in it.
+/// Rows anywhere.
+#[derive(Clone, Copy)]
+struct Scattered<const TOKENS: usize>([*const u8; TOKENS]);
+
+impl<const TOKENS: usize> Rows for Scattered<TOKENS> {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn broadcast(self, token: usize, at: usize) -> __m512i {
+        // SAFETY: by the contract.
+        unsafe { _mm512_set1_epi32(self.0[token].add(at).cast::<i32>().read_unaligned()) }
+    }
+}
+
+impl Rows for Block {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn broadcast(self, token: usize, at: usize) -> __m512i {
@@ -104,7 +129,7 @@ unsafe fn panel_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(strip: &Stri
                 stride,
             };
             let codes = panel.add(place.codes);
-            add_products::<C, S, TOKENS>(codes, scales, block, &mut accumulators);
+            add_products::<C, S, Block, TOKENS>(codes, scales, block, &mut accumulators);
             if minimum {
                 for (token, accumulator) in accumulators.iter_mut().enumerate() {
                     let sum = _mm512_castsi512_ps(block.broadcast(token, SCALED_SUM));
@@ -116,6 +141,48 @@ unsafe fn panel_by_tokens<C: Codes, S: Scales, const TOKENS: usize>(strip: &Stri
     for (token, accumulator) in accumulators.into_iter().enumerate() {
         // SAFETY: sixteen outputs of each token, by the contract.
         unsafe { _mm512_storeu_ps(tile.out.add(token * strip.out_stride), accumulator) };
+    }
+}
+
+/// Adds the products with second digits to the strip's outputs, several tokens at a time.
+///
+/// # Safety
+/// As [`Strip`] states, and AVX-512 with VNNI; the outputs hold the rest; the list is of the strip's
+/// tokens, whose gangs have at most `TOKENS` of them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn add_listed_digits<C: Codes, S: Scales, const TOKENS: usize>(
+    strip: &Strip,
+    list: GangList,
+) {
+    for at in 0..list.count {
+        // SAFETY: the tokens have second digits in the group, and their outputs were written. A token that
+        // stands in for missing ones gets the same sum several times.
+        unsafe {
+            let gang = &*list.first.add(at);
+            let group = gang.group as usize;
+            let place = S::SCALING.place(C::WIDTH, group);
+            let scales = S::load(strip.panel, place);
+            let codes = strip.panel.add(place.codes);
+            let digits = strip.second.low + group * GROUP_BYTES;
+            let mut rows = [strip.activations; TOKENS];
+            let mut outputs = [strip.out; TOKENS];
+            let mut accumulators = [_mm512_setzero_ps(); TOKENS];
+            for (at, token) in gang.tokens.iter().enumerate().take(TOKENS) {
+                let token = usize::from(*token);
+                rows[at] = strip.activations.add(token * strip.stride + digits);
+                outputs[at] = strip.out.add(token * strip.out_stride);
+                accumulators[at] = _mm512_loadu_ps(outputs[at]);
+            }
+            add_products::<C, S, Scattered<TOKENS>, TOKENS>(
+                codes,
+                scales,
+                Scattered(rows),
+                &mut accumulators,
+            );
+            for (out, accumulator) in outputs.into_iter().zip(accumulators) {
+                _mm512_storeu_ps(out, accumulator);
+            }
+        }
     }
 }
 
@@ -174,9 +241,9 @@ unsafe fn add_token<S: Scales>(
     // SAFETY: by the contract.
     unsafe {
         let separate = matches!(S::SCALING, Scaling::SuperHalves);
-        let mut sums = [start::<S, 1, 0>(block), [_mm512_setzero_si512()]];
+        let mut sums = [start::<S, Block, 1, 0>(block), [_mm512_setzero_si512()]];
         if separate {
-            sums[1] = start::<S, 1, 1>(block);
+            sums[1] = start::<S, Block, 1, 1>(block);
         }
         for (half, (sums, lines)) in sums.iter_mut().zip(halves).enumerate() {
             for (pair, (even, odd)) in lines.iter().enumerate() {
@@ -202,23 +269,23 @@ unsafe fn add_token<S: Scales>(
 /// AVX-512 VNNI; `codes` is a group's tile and `block` the same group of `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_products<C: Codes, S: Scales, const TOKENS: usize>(
+unsafe fn add_products<C: Codes, S: Scales, R: Rows, const TOKENS: usize>(
     codes: *const u8,
     scales: (__m512, __m512),
-    block: Block,
+    block: R,
     accumulators: &mut [__m512; TOKENS],
 ) {
     // SAFETY: by the contract.
     unsafe {
-        let mut sums = start::<S, TOKENS, 0>(block);
-        add_pair::<C, TOKENS, 0>(codes, block, &mut sums);
-        add_pair::<C, TOKENS, 1>(codes, block, &mut sums);
+        let mut sums = start::<S, R, TOKENS, 0>(block);
+        add_pair::<C, R, TOKENS, 0>(codes, block, &mut sums);
+        add_pair::<C, R, TOKENS, 1>(codes, block, &mut sums);
         if matches!(S::SCALING, Scaling::SuperHalves) {
             add_scaled(scales.0, block, &sums, accumulators);
-            sums = start::<S, TOKENS, 1>(block);
+            sums = start::<S, R, TOKENS, 1>(block);
         }
-        add_pair::<C, TOKENS, 2>(codes, block, &mut sums);
-        add_pair::<C, TOKENS, 3>(codes, block, &mut sums);
+        add_pair::<C, R, TOKENS, 2>(codes, block, &mut sums);
+        add_pair::<C, R, TOKENS, 3>(codes, block, &mut sums);
         let scale = match S::SCALING {
             Scaling::SuperHalves => scales.1,
             _ => scales.0,
@@ -233,8 +300,8 @@ unsafe fn add_products<C: Codes, S: Scales, const TOKENS: usize>(
 /// AVX-512 F; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
-    block: Block,
+unsafe fn start<S: Scales, R: Rows, const TOKENS: usize, const HALF: usize>(
+    block: R,
 ) -> [__m512i; TOKENS] {
     let mut sums = [_mm512_setzero_si512(); TOKENS];
     let offset = S::SCALING.offset();
@@ -264,9 +331,9 @@ unsafe fn start<S: Scales, const TOKENS: usize, const HALF: usize>(
 /// As [`add_products`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
+unsafe fn add_pair<C: Codes, R: Rows, const TOKENS: usize, const PAIR: usize>(
     codes: *const u8,
-    block: Block,
+    block: R,
     sums: &mut [__m512i; TOKENS],
 ) {
     // SAFETY: by the contract.
@@ -291,9 +358,9 @@ unsafe fn add_pair<C: Codes, const TOKENS: usize, const PAIR: usize>(
 /// AVX-512 F; `block` has `TOKENS` tokens.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn add_scaled<const TOKENS: usize>(
+unsafe fn add_scaled<R: Rows, const TOKENS: usize>(
     scale: __m512,
-    block: Block,
+    block: R,
     sums: &[__m512i; TOKENS],
     accumulators: &mut [__m512; TOKENS],
 ) {
