@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::http::{TEXT, answer, post};
 use crate::models::{default_model, tiny_model, tiny_prompt};
-use crate::process::{Process, resident_mib};
+use crate::process::{Process, peak_resident_mib, resident_mib};
 use crate::service::{Roles, Setup};
 
 /// Memory that a router may take for one reader that does not read, in MiB.
@@ -121,6 +121,38 @@ fn sec_05_many_large_bodies_take_no_more_than_their_room() {
     );
     let (status, said) = post(&router, "/tokenize", &small, &[]);
     assert_eq!(status, 200, "{said}");
+}
+
+#[test]
+fn sec_05_what_goes_for_all_prompts_is_not_held_once_for_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let roles = Roles::new(&tiny_model(folder.path()));
+    let router = roles.router(&["--http-listen", "127.0.0.1:0"]);
+    let before = peak_resident_mib(router.pid());
+    let prompts = vec!["x"; 128];
+    let long = "y".repeat(4_000_000);
+    for (name, value, status, words) in [
+        ("model", json!(long), 404, "is not served here"),
+        ("cache_salt", json!(long), 400, "cache_salt"),
+        ("stop", json!([long]), 400, "stop"),
+    ] {
+        let mut body = json!({"prompt": prompts, "max_tokens": 1});
+        body[name] = value;
+        let body = body.to_string();
+        let mut connection = open(&router, TEXT, body.len(), body.as_bytes());
+        let mut answer = vec![0; 4 << 10];
+        let length = connection.read(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer[..length]);
+        let expected = format!("HTTP/1.1 {status}");
+        assert!(
+            answer.starts_with(&expected) && answer.contains(words),
+            "{name}: {answer}"
+        );
+    }
+    let most = peak_resident_mib(router.pid());
+    println!("router: {before} MiB before, {most} MiB at most");
+    // The body, what is read from it, the message made of it, each perhaps in a buffer that has doubled.
+    assert!(most <= before + 64, "from {before} to {most} MiB");
 }
 
 fn reference() -> Value {

@@ -301,10 +301,20 @@ pub(crate) fn resident_mib(pid: u32) -> u64 {
 
 /// The same, if the process still runs.
 pub(crate) fn try_resident_mib(pid: u32) -> Option<u64> {
+    memory_mib(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process has ever had, in MiB.
+pub(crate) fn peak_resident_mib(pid: u32) -> u64 {
+    memory_mib(pid, "VmHWM:").expect("a running process")
+}
+
+/// One of the kinds of memory that the kernel tells.
+fn memory_mib(pid: u32, kind: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|line| line.strip_prefix(kind))
         .and_then(|rest| rest.trim().strip_suffix(" kB"))
         .and_then(|kib| kib.trim().parse::<u64>().ok())?;
     Some(kib / 1024)

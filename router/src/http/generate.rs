@@ -210,8 +210,14 @@ impl Asked {
         Ok(())
     }
 
-    /// The messages of the pipeline, one for each prompt, and how to answer them.
-    pub(super) fn requests(self) -> (Vec<v1::GenerateRequest>, Reply) {
+    /// The messages of the pipeline, one for each prompt, and how to answer them. Each repeats what goes for all,
+    /// of whatever length: it is made when it is taken, and refused before the next one is.
+    pub(super) fn requests(
+        self,
+    ) -> (
+        impl ExactSizeIterator<Item = v1::GenerateRequest> + Send,
+        Reply,
+    ) {
         let Self {
             model,
             inputs,
@@ -220,13 +226,13 @@ impl Asked {
             cache_salt,
             reply,
         } = self;
-        let request = |input| v1::GenerateRequest {
+        let request = move |input| v1::GenerateRequest {
             model: model.clone(),
             input: Some(input),
             sampling: Some(sampling.clone()),
             request_label: label.clone(),
             cache_salt: cache_salt.clone(),
         };
-        (inputs.into_iter().map(request).collect(), reply)
+        (inputs.into_iter().map(request), reply)
     }
 }

@@ -60,13 +60,13 @@ fn place_of(
     shared.clients.enter(address)?.of_key(key)
 }
 
-/// Admits requests that belong together and starts them; if one is refused, none has begun. `ending` is the
-/// first one's, and stays where it is if none begins.
+/// Admits requests that belong together, one after the other, and starts them; if one is refused, none has
+/// begun. `ending` is the first one's, and stays where it is if none begins.
 pub(crate) async fn begin(
     shared: &Arc<Shared>,
     asker: Asker,
     time_given: Option<Duration>,
-    requests: Vec<v1::GenerateRequest>,
+    requests: impl ExactSizeIterator<Item = v1::GenerateRequest>,
     ending: &mut Option<Ending>,
 ) -> Result<Vec<Begun>, RequestError> {
     let (got, limit) = (requests.len(), shared.config.max_running);

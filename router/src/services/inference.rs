@@ -30,7 +30,7 @@ impl Inference {
     ) -> Result<Metered, RequestError> {
         let asker = self.enter(&request)?;
         let given = time_given(request.metadata())?;
-        let requests = vec![request.into_inner()];
+        let requests = std::iter::once(request.into_inner());
         let mut begun = begin(&self.0, asker, given, requests, ending).await?;
         let only = begun.pop().ok_or(RequestError::Internal)?;
         Ok(only.responses)
