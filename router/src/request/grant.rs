@@ -1,5 +1,6 @@
 //! Finding pages for a prompt that is being computed: a decode worker chosen now, with fresh load,
-//! another one if it refuses, and round again until the wait is over.
+//! another one if it refuses, and round again until the wait is over or, in an upgrade, none is left that the
+//! prefill worker can be paired with.
 //!
 //! It must not know the prefill leg.
 
@@ -65,7 +66,13 @@ impl GrantSearch {
                 Some(_) if self.request.has_begun() => self.request.deadline,
                 _ => patient_until,
             };
-            if not_placed.never_fits.is_some() || Instant::now() + delay >= until {
+            let next = Instant::now() + delay;
+            let is_vain = not_placed.never_fits.is_some();
+            // Workers of another fingerprint cost a prefill of their own.
+            if not_placed.elsewhere && (is_vain || not_placed.nobody || next >= patient_until) {
+                return Err(Setback::NoGrant(Box::new(self.excluded)));
+            }
+            if is_vain || next >= until {
                 return Err(self.give_up(not_placed, hint).into());
             }
             tokio::time::sleep(delay).await;

@@ -81,6 +81,23 @@ impl RequestTask {
         Ok(())
     }
 
+    /// Notes that no decode worker of a prefill worker's fingerprint granted pages, and who was asked: the next
+    /// attempt goes to others. Nobody is to blame, so it is not counted; each time, the wait for a grant has
+    /// passed or the last worker of a fingerprint has gone.
+    pub(super) fn go_elsewhere(&mut self, asked: Excluded) {
+        let prefill = self.receipt.last_prefill();
+        let reason = "no decode worker of its fingerprint granted pages";
+        self.receipt.failed(&prefill, reason);
+        tracing::info!(
+            request_id = self.request.request_id,
+            worker = prefill,
+            reason,
+            "going elsewhere"
+        );
+        self.be_patient(false);
+        self.excluded.add(asked);
+    }
+
     /// Time for workers to come back begins now: anew with each of the failures, which are counted, and
     /// once for refusals, which are not.
     fn be_patient(&mut self, anew: bool) {

@@ -4,6 +4,7 @@
 
 use crate::error::RequestError;
 use crate::legs::LegFailure;
+use crate::workers::Excluded;
 
 /// The end of one way of serving a request.
 #[derive(Debug)]
@@ -12,6 +13,9 @@ pub(super) enum Setback {
     Leg(LegFailure),
     /// What failed has been noted; another attempt may do.
     Again,
+    /// No decode worker of the prefill worker's fingerprint is to be had, these were asked; one of another
+    /// fingerprint may do.
+    NoGrant(Box<Excluded>),
     /// The request ends.
     Fatal(RequestError),
 }

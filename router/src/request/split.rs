@@ -26,6 +26,8 @@ struct Split {
     /// Attempt that the prefill leg began with; its tokens may carry any from there on.
     started: Attempt,
     attempt: Attempt,
+    /// The last one whose grant went to the prefill worker.
+    granted: Option<Attempt>,
     search: Option<Negotiation>,
     decode: Option<DecodeLeg>,
     landed: bool,
@@ -52,6 +54,7 @@ impl RequestTask {
             prefill_worker,
             started,
             attempt: started,
+            granted: None,
             search: None,
             decode: None,
             landed: false,
@@ -68,6 +71,10 @@ impl RequestTask {
                 Heard::Search(found) => self.hear_search(&mut legs, (*found)?),
             }
             self.hear_buffered(&mut legs)?;
+            if legs.search.is_some() && self.output.has_begun() {
+                // Whoever decodes the rest must be of the same model.
+                let _ = self.wanted.answers.set(legs.prefill_worker.answers);
+            }
         }
         self.close_split(legs).await
     }
@@ -164,6 +171,9 @@ impl RequestTask {
         if !report.committed && !self.output.all_ended() {
             return Err(legs.prefill_misbehaved("it ended without a hand-off"));
         }
+        if report.committed && !legs.was_granted(report.attempt) {
+            return Err(legs.prefill_misbehaved("it handed off what nobody granted"));
+        }
         self.note_prefix(&legs.prefill_worker, false);
         legs.prefill = None;
         let is_older = report.attempt.is_some_and(|attempt| attempt < legs.attempt);
@@ -250,6 +260,7 @@ impl RequestTask {
         legs.search = None;
         legs.decode = Some(decode);
         if let Some(prefill) = &mut legs.prefill {
+            legs.granted = Some(grant.attempt);
             prefill.grant(grant);
         }
     }
@@ -354,6 +365,12 @@ impl Split {
             event = prefilled => Heard::Prefill(event),
             event = decoded => Heard::Decode(event),
         }
+    }
+
+    /// Whether the prefill worker has had a grant for this attempt; for any, if it does not say which.
+    fn was_granted(&self, attempt: Option<Attempt>) -> bool {
+        self.granted
+            .is_some_and(|last| attempt.is_none_or(|attempt| attempt <= last))
     }
 
     fn prefill_misbehaved(&mut self, wrong: impl Into<String>) -> Setback {

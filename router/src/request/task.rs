@@ -125,6 +125,10 @@ impl RequestTask {
                         Ok(()) => return Ok(()),
                         Err(Setback::Fatal(error)) => return Err(error),
                         Err(Setback::Again) => {}
+                        Err(Setback::NoGrant(asked)) => {
+                            self.go_elsewhere(*asked);
+                            Counters::add(&self.shared.counters.retries);
+                        }
                         Err(Setback::Leg(failure)) => {
                             self.set_back(failure)?;
                             Counters::add(&self.shared.counters.retries);

@@ -38,6 +38,13 @@ impl Excluded {
         self.hand_offs >= MAX_HAND_OFFS
     }
 
+    /// Leaves those alone too that another search has asked in vain.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.failed.extend(others.failed);
+        self.busy.extend(others.busy);
+        self.again |= others.again;
+    }
+
     /// Forgets which workers refused and failed, for another round.
     pub(crate) fn clear(&mut self) {
         self.failed.clear();

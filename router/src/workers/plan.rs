@@ -57,6 +57,10 @@ pub(crate) struct NotPlaced {
     pub(crate) quarantined: Option<Duration>,
     /// Pages needed and pages of the largest pool, if no pool could ever hold the request.
     pub(crate) never_fits: Option<(u64, u32)>,
+    /// Nobody of the role and fingerprint takes requests.
+    pub(crate) nobody: bool,
+    /// Somebody of another fingerprint could be claimed.
+    pub(crate) elsewhere: bool,
 }
 
 impl From<NotPlaced> for RequestError {
@@ -147,7 +151,12 @@ impl Directory {
         let pool = Pool::new(&state, wanted, excluded);
         let usable = pool.usable(WorkerRole::Decode, Some(digest));
         if usable.is_empty() {
-            return Err(pool.why_not(WorkerRole::Decode, Some(digest)));
+            let why_not = pool.why_not(WorkerRole::Decode, Some(digest));
+            let elsewhere = !pool.usable(WorkerRole::Decode, None).is_empty();
+            return Err(NotPlaced {
+                elsewhere,
+                ..why_not
+            });
         }
         pool.claim(&usable)
     }
@@ -379,6 +388,8 @@ impl<'a> Pool<'a> {
                 .max(),
             quarantined: ends.min(),
             never_fits,
+            nobody: all.is_empty(),
+            elsewhere: false,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::domain::GeneratedToken;
 use baton_proto::ids::Attempt;
-use baton_proto::legs::{DecodeEvent, PrefillEvent};
+use baton_proto::legs::{DecodeEvent, PrefillEvent, PrefillReport};
 use baton_proto::{overloaded, retry_after};
 use baton_router::RouterConfig;
 use baton_sampling::TokenLogprobs;
@@ -63,7 +63,14 @@ pub(crate) fn make_second_choice(worker: &FakeWorker) {
 
 /// Two prefill workers, the first of which plays `bad` whenever it is asked, and a decode worker.
 async fn with_bad_prefill(bad: Setup) -> (Harness, FakeWorker, FakeWorker, FakeWorker) {
-    let harness = Harness::start(config()).await;
+    with_bad_prefill_under(config(), bad).await
+}
+
+async fn with_bad_prefill_under(
+    config: RouterConfig,
+    bad: Setup,
+) -> (Harness, FakeWorker, FakeWorker, FakeWorker) {
+    let harness = Harness::start(config).await;
     let decode = harness.add(Setup::decode("decode-0", endless())).await;
     let good = harness.add(Setup::prefill("prefill-good", endless())).await;
     make_second_choice(&good);
@@ -430,6 +437,43 @@ async fn a_broken_transfer_gets_another_grant() {
     assert_eq!((prefill.started(), decode.started()), (1, 2));
     assert!(answer.receipt().attempts[0].failure.contains("torn"));
     decode.until_idle().await;
+}
+
+#[tokio::test]
+async fn a_hand_off_that_nobody_granted_is_a_failure_of_its_worker() {
+    for (is_scheduled, attempt) in [(false, None), (true, None), (true, Some(Attempt(1)))] {
+        let bad = Setup::prefill("prefill-bad", endless()).plays(move |leg| async move {
+            if is_scheduled {
+                leg.scheduled().await;
+            }
+            leg.send(PrefillEvent::Done(PrefillReport {
+                committed: true,
+                attempt,
+                ..PrefillReport::default()
+            }))
+            .await;
+            std::future::pending().await
+        });
+        let patient = RouterConfig {
+            grant_wait: Duration::from_mins(10),
+            ..config()
+        };
+        let (harness, bad, _good, decode) = with_bad_prefill_under(patient, bad).await;
+        // No grant comes meanwhile.
+        decode.refuse(Some(overloaded("full", Duration::from_millis(20))));
+        let waiting = async {
+            until_states(&harness, &[("prefill-bad", "quarantined")]).await;
+            decode.refuse(None);
+        };
+        let (answer, ()) = tokio::join!(harness.generate(long(20)), waiting);
+        let answer = is_exact(answer.unwrap(), 20);
+        let attempts = &answer.receipt().attempts;
+        assert!(
+            attempts[0].failure.contains("nobody granted"),
+            "{attempts:?}"
+        );
+        assert_eq!(bad.started(), 1, "{attempts:?}");
+    }
 }
 
 #[tokio::test]
@@ -839,7 +883,7 @@ async fn rte_03_quarantine_ends_with_a_probe_that_succeeds() {
 }
 
 /// Waits until the router shows these workers, in the order of their names, in states that begin so.
-async fn until_states(harness: &Harness, wanted: &[(&str, &str)]) {
+pub(crate) async fn until_states(harness: &Harness, wanted: &[(&str, &str)]) {
     soon("the states", async {
         loop {
             let workers = harness.list().await.workers;

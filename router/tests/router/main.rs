@@ -23,4 +23,5 @@ mod recent;
 mod resume;
 mod streaming;
 mod ui;
+mod upgrade;
 mod web;
