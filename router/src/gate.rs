@@ -3,7 +3,7 @@
 //! It must not know what is done inside.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -22,6 +22,7 @@ pub(crate) struct Gate {
     size: usize,
     waiting: AtomicUsize,
     max_waiting: usize,
+    closes_soon: AtomicBool,
 }
 
 impl Gate {
@@ -33,6 +34,7 @@ impl Gate {
             size,
             waiting: AtomicUsize::new(0),
             max_waiting,
+            closes_soon: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +56,16 @@ impl Gate {
             Ok(Err(_)) => Err(RequestError::ShuttingDown),
             Err(_) => Err(refusal(format!("no place for {} became free", self.name))),
         }
+    }
+
+    /// Notes that the door is about to close: whoever asks first goes elsewhere.
+    pub(crate) fn give_notice(&self) {
+        self.closes_soon.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is worth coming here.
+    pub(crate) fn is_inviting(&self) -> bool {
+        !self.closes_soon.load(Ordering::Relaxed) && !self.is_closed()
     }
 
     /// Lets nobody in any more.

@@ -254,6 +254,7 @@ impl Router {
 
     /// Is no longer ready, then refuses new requests, then waits for the running ones.
     async fn drain(&self, reporter: &HealthReporter) {
+        self.shared.gate.give_notice();
         set_ready(reporter, false).await;
         tracing::info!(
             running = self.shared.gate.inside(),

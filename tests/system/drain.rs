@@ -17,6 +17,7 @@ use tonic::Code;
 use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, rest};
 use crate::health::Health;
+use crate::http::curl;
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt};
 use crate::process::{PATIENCE, Process, baton};
 use crate::scrape::Scrape;
@@ -329,6 +330,8 @@ async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
     assert_eq!(complete(&mut kept, 9), ok);
     let health = Health::connect(router.address()).await;
     assert!(health.is_serving("ready").await);
+    let probe = |path: &str| curl(&[&format!("http://{}{path}", router.http())]).0;
+    assert_eq!((probe("/health"), probe("/health/live")), (200, 200));
     router.signal("TERM");
     let noticed = async {
         while health.is_serving("ready").await {
@@ -339,6 +342,7 @@ async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
         .await
         .expect("not ready at once");
     assert!(health.is_serving("live").await);
+    assert_eq!((probe("/health"), probe("/health/live")), (503, 200));
     for seed in 0..5 {
         let new = Client::connect(router.address()).await;
         for client in [&old, &new] {

@@ -14,7 +14,7 @@ const CHAT: &str = "/v1/chat/completions";
 pub(crate) const TEXT: &str = "/v1/completions";
 
 /// Runs curl with these arguments; what it wrote, with the status behind.
-fn curl(arguments: &[&str]) -> (u16, String) {
+pub(crate) fn curl(arguments: &[&str]) -> (u16, String) {
     let ended = Command::new("curl")
         .args([
             "--silent",

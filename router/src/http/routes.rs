@@ -145,7 +145,7 @@ async fn detokenize(State(app): Shares, request: Request) -> Response {
 
 /// Ready or not: for load balancers, without a key.
 async fn health(State(app): Shares) -> Response {
-    if app.shared.directory.is_ready() && !app.shared.gate.is_closed() {
+    if app.shared.directory.is_ready() && app.shared.gate.is_inviting() {
         return StatusCode::OK.into_response();
     }
     let words = "no request can be answered now";

@@ -53,7 +53,7 @@ fn state(operations: &Operations, seconds: usize) -> Value {
     json!({
         "now_us": requests.now_us,
         "keyed": operations.keyed,
-        "ready": shared.directory.is_ready() && !shared.gate.is_closed(),
+        "ready": shared.directory.is_ready() && shared.gate.is_inviting(),
         "model": {
             "name": shared.model.name(),
             "context_length": shared.model.context_length,
