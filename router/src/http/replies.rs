@@ -186,6 +186,7 @@ reply! {
         cached_tokens: u32,
         decode_cached_tokens: u32,
         preemptions: u32,
+        /// In order; of many, the first 32 and the last 32.
         attempts: Vec<Placement>,
     }
 }

@@ -13,6 +13,10 @@ use super::output::Output;
 use super::trace::RequestTrace;
 use crate::recent::Record;
 
+/// Attempts kept of the first and of the last ones: a receipt goes into one message, and a request that waits for
+/// room may go on trying for as long as its client waits.
+const KEPT_ATTEMPTS: usize = 32;
+
 /// A receipt in the making.
 #[derive(Debug)]
 pub(super) struct ReceiptBuilder {
@@ -67,7 +71,7 @@ impl ReceiptBuilder {
         };
         self.record.attempt(&attempt);
         self.trace.attempt(&attempt);
-        self.receipt.attempts.push(attempt);
+        keep(attempt, &mut self.receipt.attempts);
     }
 
     /// The attempts from here on go on after so many tokens. Phases are told of the first token's way;
@@ -187,6 +191,36 @@ impl ReceiptBuilder {
     }
 }
 
+/// Keeps the newest attempt, and in its place none of the middle ones; their numbers tell that some are missing.
+fn keep(attempt: v1::PlacementAttempt, attempts: &mut Vec<v1::PlacementAttempt>) {
+    if attempts.len() >= 2 * KEPT_ATTEMPTS {
+        attempts.remove(KEPT_ATTEMPTS);
+    }
+    attempts.push(attempt);
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_keeps_the_first_and_the_last_attempts() {
+        let mut attempts = Vec::new();
+        let last = 20_000;
+        for attempt in 1..=last {
+            let attempt = v1::PlacementAttempt {
+                attempt,
+                ..v1::PlacementAttempt::default()
+            };
+            keep(attempt, &mut attempts);
+        }
+        let kept: Vec<u32> = attempts.iter().map(|one| one.attempt).collect();
+        let some = KEPT_ATTEMPTS as u32;
+        let expected: Vec<u32> = (1..=some).chain(last - some + 1..=last).collect();
+        assert_eq!(kept, expected);
+    }
 }

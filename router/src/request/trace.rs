@@ -217,7 +217,8 @@ impl RequestTrace {
             i64::from(usage.cached_tokens),
         );
         span.set("baton.ttft_us", receipt.ttft_us as i64);
-        span.set("baton.attempts", receipt.attempts.len() as i64);
+        let attempts = receipt.attempts.last().map_or(0, |last| last.attempt);
+        span.set("baton.attempts", i64::from(attempts));
     }
 
     /// It ends badly.
