@@ -179,6 +179,19 @@ impl TextModel {
     /// # Errors
     /// An id that the tokenizer does not have.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TextError> {
+        self.decode_at_most(usize::MAX, ids, skip_special)
+    }
+
+    /// The same, of no more than so many bytes: a short list may mean a long text.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary, or a longer text.
+    pub fn decode_at_most(
+        &self,
+        limit: usize,
+        ids: &[u32],
+        skip_special: bool,
+    ) -> Result<String, TextError> {
         let vocabulary = &self.parts.vocabulary;
         let mut text = TokenText::new(self.parts.strips_first_space);
         let mut out = String::new();
@@ -190,6 +203,13 @@ impl TextModel {
                 });
             }
             text.push(vocabulary, id, skip_special, &mut out);
+            if out.len() > limit {
+                return Err(TextError::TooLong {
+                    what: "the text of these ids",
+                    bytes: out.len(),
+                    limit,
+                });
+            }
         }
         Ok(out)
     }

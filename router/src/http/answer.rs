@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use baton_proto::v1::generate_request::Input;
@@ -13,9 +12,9 @@ use super::error::HttpError;
 use super::events::Events;
 use super::generate::{Asked, Reply, Shape};
 use super::pieces::{Head, Pieces, PromptHead};
-use super::room::Taken;
+use super::room::{Kept, Taken};
 use super::routes::App;
-use super::sse;
+use super::{sse, whole};
 use crate::error::RequestError;
 use crate::request::{Ending, is_harmless};
 use crate::services::{Asker, Begun, begin};
@@ -57,21 +56,24 @@ impl App {
             .collect();
         let (requests, reply) = asked.requests();
         let begun = begin(&self.shared, call.asker, call.time_given, requests, ending).await?;
-        // What is left of the body is token ids.
-        drop(taken);
         let head = self.head(&own_id, reply, texts, &begun)?;
+        // What is left of the body is token ids and what is repeated.
+        let mut kept = Kept::new(taken);
+        let echoes = head.prompts.iter().flat_map(|prompt| &prompt.echo);
+        kept.set(echoes.map(String::len).sum())?;
         let responses = begun.into_iter().map(|begun| begun.responses);
         let events = Events::begin(responses).await?;
-        let pieces = Pieces::new(head);
-        let (body, kind) = if pieces.head.reply.stream.is_some() {
-            (sse::body(events, pieces), "text/event-stream")
+        let pieces = Pieces::new(head, kept);
+        let mut response = if pieces.head.reply.stream.is_some() {
+            let kind = HeaderValue::from_static("text/event-stream");
+            let mut response = Response::new(sse::body(events, pieces));
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
         } else {
-            let whole = collect(events, pieces).await?;
-            (Body::from(whole), "application/json")
+            let (whole, kept) = collect(events, pieces).await?;
+            whole::json_bytes(whole, kept)
         };
-        let mut response = Response::new(body);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         if let Ok(label) = HeaderValue::from_str(&label) {
             headers.insert(REQUEST_ID, label);

@@ -3,9 +3,10 @@
 use super::error::HttpError;
 use super::events::Events;
 use super::generate::Shape;
-use super::logprobs::{Token, chat, text};
+use super::logprobs::{Token, chat, size, text};
 use super::pieces::{Head, Pieces};
 use super::replies::{AssistantMessage, ChatChoice, ChatCompletion, TextChoice, TextCompletion};
+use super::room::Kept;
 use crate::error::RequestError;
 
 /// One choice.
@@ -16,15 +17,19 @@ struct Choice {
     finish: Option<&'static str>,
 }
 
-/// Waits for everything, and writes it down.
-pub(super) async fn collect(mut events: Events, mut pieces: Pieces) -> Result<Vec<u8>, HttpError> {
+/// Waits for everything, and writes it down; what it keeps goes with it.
+pub(super) async fn collect(
+    mut events: Events,
+    mut pieces: Pieces,
+) -> Result<(Vec<u8>, Kept), HttpError> {
     let mut choices = Vec::new();
     choices.resize_with(pieces.choices(), Choice::default);
     while let Some(item) = events.next().await {
         let (prompt, event) = item?;
-        let Some(piece) = pieces.take(prompt, event) else {
+        let Some(piece) = pieces.take(prompt, event)? else {
             continue;
         };
+        pieces.kept.add(piece.text.len() + size(&piece.tokens))?;
         if let Some(choice) = choices.get_mut(piece.index) {
             choice.text.push_str(&piece.text);
             choice.tokens.extend(piece.tokens);
@@ -38,7 +43,9 @@ pub(super) async fn collect(mut events: Events, mut pieces: Pieces) -> Result<Ve
         Shape::Chat => serde_json::to_vec(&chat_completion(&pieces, choices)),
         Shape::Text => serde_json::to_vec(&text_completion(&pieces, choices)),
     };
-    written.map_err(|_| RequestError::Internal.into())
+    let written = written.map_err(|_| RequestError::Internal)?;
+    pieces.kept.set(written.len())?;
+    Ok((written, pieces.kept))
 }
 
 fn chat_completion(pieces: &Pieces, choices: Vec<Choice>) -> ChatCompletion {

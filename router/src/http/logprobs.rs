@@ -39,6 +39,18 @@ impl Token {
             length: length as u32,
         }
     }
+
+    fn size(&self) -> usize {
+        let one = |name: &String, bytes: &Vec<u8>| name.capacity() + bytes.capacity();
+        let top = self.top.iter();
+        let top = top.map(|top| size_of::<Alternative>() + one(&top.token, &top.bytes));
+        size_of::<Self>() + one(&self.name, &self.bytes) + top.sum::<usize>()
+    }
+}
+
+/// Bytes that these take in memory.
+pub(super) fn size(tokens: &[Token]) -> usize {
+    tokens.iter().map(Token::size).sum()
 }
 
 fn alternative(told: v1::AlternativeToken) -> Alternative {

@@ -36,6 +36,7 @@ mod sse;
 mod texts;
 mod ui;
 mod values;
+mod whole;
 
 #[cfg(test)]
 mod tests;

@@ -7,9 +7,11 @@ use baton_proto::v1;
 use baton_proto::v1::generate_response::Event;
 use baton_text::TextModel;
 
+use super::error::HttpError;
 use super::generate::Reply;
-use super::logprobs::Token;
+use super::logprobs::{Token, size};
 use super::replies::{Receipt, Usage};
+use super::room::Kept;
 
 /// What is known of an answer before its first event.
 pub(super) struct Head {
@@ -43,7 +45,9 @@ pub(super) struct Piece {
 /// The answer so far.
 pub(super) struct Pieces {
     pub(super) head: Head,
-    /// Tokens of each prompt with log-probabilities, if they are told.
+    /// What is kept of it.
+    pub(super) kept: Kept,
+    /// Tokens of each prompt with log-probabilities, if they are told, until its last choice has begun.
     prompt_tokens: Vec<Vec<Token>>,
     /// Whether each choice has begun.
     begun: Vec<bool>,
@@ -53,7 +57,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn new(head: Head) -> Self {
+    pub(super) fn new(head: Head, kept: Kept) -> Self {
         let echoed = head.reply.echo && head.reply.logprobs;
         let first = |prompt: &PromptHead| match prompt.ids.first() {
             Some(&id) if echoed => vec![Token::new(id, None, &head.text)],
@@ -65,6 +69,7 @@ impl Pieces {
             completion_tokens: 0,
             cached_tokens: 0,
             receipts: head.prompts.iter().map(|_| None).collect(),
+            kept,
             head,
         }
     }
@@ -75,15 +80,20 @@ impl Pieces {
     }
 
     /// Takes an event of a prompt; what clients see of it.
-    pub(super) fn take(&mut self, prompt: usize, event: Event) -> Option<Piece> {
+    ///
+    /// # Errors
+    /// There is too much to be kept.
+    pub(super) fn take(&mut self, prompt: usize, event: Event) -> Result<Option<Piece>, HttpError> {
+        if let Event::Prompt(told) = event {
+            self.prompt(prompt, told)?;
+            return Ok(None);
+        }
+        Ok(self.told(prompt, event))
+    }
+
+    fn told(&mut self, prompt: usize, event: Event) -> Option<Piece> {
         match event {
-            Event::Prompt(told) => {
-                let tokens = told.token_ids.into_iter().zip(told.logprobs);
-                let text = &self.head.text;
-                let tokens = tokens.map(|(id, told)| Token::new(id, Some(told), text));
-                self.prompt_tokens.get_mut(prompt)?.extend(tokens);
-                None
-            }
+            Event::Prompt(_) => None,
             Event::Token(told) => self.token(prompt, told),
             Event::Finished(told) => Some(Piece {
                 index: self.index(prompt, told.choice),
@@ -102,6 +112,18 @@ impl Pieces {
         }
     }
 
+    fn prompt(&mut self, prompt: usize, told: v1::PromptEvent) -> Result<(), HttpError> {
+        let tokens = told.token_ids.into_iter().zip(told.logprobs);
+        let text = &self.head.text;
+        let tokens = tokens.map(|(id, told)| Token::new(id, Some(told), text));
+        let tokens: Vec<Token> = tokens.collect();
+        self.kept.add(size(&tokens))?;
+        if let Some(all) = self.prompt_tokens.get_mut(prompt) {
+            all.extend(tokens);
+        }
+        Ok(())
+    }
+
     fn token(&mut self, prompt: usize, told: v1::TokenEvent) -> Option<Piece> {
         let index = self.index(prompt, told.choice);
         self.completion_tokens += told.token_ids.len() as u32;
@@ -113,7 +135,7 @@ impl Pieces {
         if !std::mem::replace(begun, true) {
             let echo = self.head.prompts.get(prompt)?.echo.as_deref();
             echo.unwrap_or_default().clone_into(&mut piece.text);
-            piece.tokens.clone_from(self.prompt_tokens.get(prompt)?);
+            piece.tokens = self.tokens_of(prompt);
         }
         piece.text.push_str(&told.text);
         if self.head.reply.logprobs {
@@ -124,6 +146,21 @@ impl Pieces {
         }
         // Text that may still become part of a character or of a stop string comes with a later token.
         (!piece.text.is_empty() || !piece.tokens.is_empty()).then_some(piece)
+    }
+
+    /// Tokens of a prompt, for a choice that begins; the last one to do so has them for itself.
+    fn tokens_of(&mut self, prompt: usize) -> Vec<Token> {
+        let choices = self.index(prompt, 0)..self.index(prompt + 1, 0);
+        let all_begun =
+            (self.begun.get(choices)).is_none_or(|some| some.iter().all(|begun| *begun));
+        let Some(tokens) = self.prompt_tokens.get_mut(prompt) else {
+            return Vec::new();
+        };
+        if !all_begun {
+            return tokens.clone();
+        }
+        self.kept.give_back(size(tokens));
+        std::mem::take(tokens)
     }
 
     fn index(&self, prompt: usize, choice: u32) -> usize {

@@ -129,16 +129,16 @@ async fn model(State(app): Shares, Path(name): Path<String>, request: Request) -
 
 async fn tokenize(State(app): Shares, request: Request) -> Response {
     let answer = async {
-        let (call, request, _taken) = app.read::<TokenizeRequest>(request).await?;
-        app.tokenize(&call, request).await
+        let (call, request, taken) = app.read::<TokenizeRequest>(request).await?;
+        app.tokenize(call, request, taken).await
     };
     answer.await.unwrap_or_else(HttpError::into_response)
 }
 
 async fn detokenize(State(app): Shares, request: Request) -> Response {
     let answer = async {
-        let (call, request, _taken) = app.read::<DetokenizeRequest>(request).await?;
-        app.detokenize(&call, request).await
+        let (call, request, taken) = app.read::<DetokenizeRequest>(request).await?;
+        app.detokenize(call, request, taken).await
     };
     answer.await.unwrap_or_else(HttpError::into_response)
 }

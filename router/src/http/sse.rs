@@ -5,7 +5,6 @@ use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
 use serde::Serialize;
-use tonic::Status;
 
 use super::collect::text_head;
 use super::error::HttpError;
@@ -80,22 +79,22 @@ impl Stream {
 
     fn write(&mut self, item: Option<Item>, out: &mut Vec<u8>) {
         match item {
-            Some(Ok((prompt, event))) => {
-                if let Some(piece) = self.pieces.take(prompt, event) {
-                    self.write_piece(piece, out);
-                }
-            }
-            Some(Err(status)) => self.fail(status, out),
+            Some(Ok((prompt, event))) => match self.pieces.take(prompt, event) {
+                Ok(Some(piece)) => self.write_piece(piece, out),
+                Ok(None) => {}
+                Err(error) => self.fail(&error, out),
+            },
+            Some(Err(status)) => self.fail(&status.into(), out),
             None if self.pieces.is_complete() => {
                 self.write_end(out);
                 self.ended = true;
             }
-            None => self.fail(RequestError::Internal.into(), out),
+            None => self.fail(&RequestError::Internal.into(), out),
         }
     }
 
-    fn fail(&mut self, status: Status, out: &mut Vec<u8>) {
-        event(&HttpError::from(status).reply(), out);
+    fn fail(&mut self, error: &HttpError, out: &mut Vec<u8>) {
+        event(&error.reply(), out);
         self.ended = true;
     }
 

@@ -6,9 +6,11 @@ use super::answer::Call;
 use super::chat::{Message, chat_input};
 use super::error::HttpError;
 use super::fields::{Nested, Only, request};
+use super::room::Taken;
 use super::routes::{App, json_response};
 use super::schema::reply;
 use super::values::AtMost;
+use super::whole;
 use crate::request::Admission;
 
 /// Most ids that are turned into text at once.
@@ -109,8 +111,9 @@ impl App {
 
     pub(super) async fn tokenize(
         &self,
-        call: &Call,
+        call: Call,
         request: TokenizeRequest,
+        taken: Taken,
     ) -> Result<Response, HttpError> {
         let admission = Admission::new(&self.shared, call.time_given);
         admission.check_model(&request.model.unwrap_or_default())?;
@@ -125,23 +128,25 @@ impl App {
                 return Err(HttpError::invalid(Some("prompt"), words));
             }
         };
-        Ok(json_response(&Tokenized {
+        let tokenized = Tokenized {
             count: tokens.len() as u32,
             max_model_len: self.shared.model.context_length,
             tokens,
-        }))
+        };
+        whole::json(&tokenized, call, taken)
     }
 
     pub(super) async fn detokenize(
         &self,
-        call: &Call,
+        call: Call,
         request: DetokenizeRequest,
+        taken: Taken,
     ) -> Result<Response, HttpError> {
         let model = request.model.unwrap_or_default();
         let AtMost(ids) = request.tokens.unwrap_or_default();
         let prompt = Admission::new(&self.shared, call.time_given)
             .detokenize(&model, ids, false)
             .await?;
-        Ok(json_response(&Detokenized { prompt }))
+        whole::json(&Detokenized { prompt }, call, taken)
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::limits::MAX_CACHE_SALT_BYTES;
 use baton_proto::v1;
 use baton_proto::v1::generate_request::Input;
@@ -24,6 +25,8 @@ use crate::recent::{Api, Entry, NewRecord};
 use crate::shared::Shared;
 use crate::workers::Wanted;
 
+/// Longest text that is made of ids: it has to go into one message, with what stands around it.
+const MAX_TEXT_BYTES: usize = MAX_MESSAGE_BYTES - 64;
 /// Longest label of a client.
 const MAX_LABEL_BYTES: usize = 128;
 
@@ -266,7 +269,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Text of ids.
+    /// Text of ids, if it is not too long.
     pub(crate) async fn detokenize(
         &self,
         model: &str,
@@ -283,7 +286,9 @@ impl<'a> Admission<'a> {
             });
         }
         let (shared, weight) = (self.shared, ids.len());
-        let work = move |model: &baton_text::TextModel| model.decode(&ids, skip_special);
+        let work = move |model: &baton_text::TextModel| {
+            model.decode_at_most(MAX_TEXT_BYTES, &ids, skip_special)
+        };
         shared
             .tokenizing
             .run(&shared.model.text, weight, self.tokenize_until(), work)

@@ -6,6 +6,7 @@ mod choices;
 mod failures;
 mod fake;
 mod harness;
+mod http_answers;
 mod http_endings;
 mod http_limits;
 mod http_ready;
