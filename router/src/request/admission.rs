@@ -25,8 +25,6 @@ use crate::recent::{Api, Entry, NewRecord};
 use crate::shared::Shared;
 use crate::workers::Wanted;
 
-/// Longest text that is made of ids: it has to go into one message, with what stands around it.
-const MAX_TEXT_BYTES: usize = MAX_MESSAGE_BYTES - 64;
 /// Longest label of a client.
 const MAX_LABEL_BYTES: usize = 128;
 
@@ -269,7 +267,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Text of ids, if it is not too long.
+    /// Text of ids, if it is no longer than a message.
     pub(crate) async fn detokenize(
         &self,
         model: &str,
@@ -287,7 +285,7 @@ impl<'a> Admission<'a> {
         }
         let (shared, weight) = (self.shared, ids.len());
         let work = move |model: &baton_text::TextModel| {
-            model.decode_at_most(MAX_TEXT_BYTES, &ids, skip_special)
+            model.decode_at_most(MAX_MESSAGE_BYTES, &ids, skip_special)
         };
         shared
             .tokenizing

@@ -56,18 +56,27 @@ pub(crate) fn start(
 ) -> Result<ResponseStream, RequestError> {
     let (outbox, stream) = outbox(shared.config.client_buffer, shared.config.write_deadline);
     let Admitted { prepared, place } = admitted;
+    let record = prepared.entry.record();
+    let output = match Output::new(shared, record, &prepared.request, &prepared.stops) {
+        Ok(output) => output,
+        Err(error) => {
+            let error = error.into();
+            prepared.refused(&error);
+            ending.refused(error.code(), &error);
+            return Err(error);
+        }
+    };
     let Prepared {
         client,
         received,
         label,
-        stops,
+        stops: _,
         request,
         wanted,
         entry,
         trace,
     } = prepared;
     let record = entry.record();
-    let output = Output::new(shared, record, &request, &stops)?;
     let seed = request.params.seed;
     let log_span = trace.log_span();
     let request_id = &request.request_id;

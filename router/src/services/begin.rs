@@ -77,33 +77,14 @@ pub(crate) async fn begin(
             limit,
         });
     }
-    let Asker {
-        api,
-        address,
-        key,
-        place,
-    } = asker;
-    let caller = ending.as_ref().and_then(Ending::trace).cloned();
+    let (api, key) = (asker.api, asker.key.clone());
     let admission = Admission::new(shared, time_given);
-    let mut first = Some(place);
     let mut all = Vec::with_capacity(got);
-    for request in requests {
-        let place = match first.take() {
-            Some(place) => place,
-            None => place_of(shared, address, key.as_ref())?,
-        };
-        let trace = RequestTrace::begin(shared, caller.clone(), &request);
-        if let Some(ending) = ending.as_mut() {
-            ending.concerns(trace.own_context(), &request.request_label);
-            if shared.model.answers_to(&request.model) {
-                ending.is_of_served_model();
-            }
-        }
-        let log_span = trace.log_span();
-        let prepared = admission.prepare(request, api, place, trace);
-        all.push(prepared.instrument(log_span).await?);
-    }
-    let mut places = match enter(&admission, key.as_deref(), &all).await {
+    let entered = async {
+        prepare(shared, &admission, asker, requests, ending, &mut all).await?;
+        enter(&admission, key.as_deref(), &all).await
+    };
+    let mut places = match entered.await {
         Ok(places) => places,
         Err(error) => {
             for request in all {
@@ -127,6 +108,42 @@ pub(crate) async fn begin(
         });
     }
     Ok(begun)
+}
+
+/// Makes requests ready for their places, one after the other, until one is refused.
+async fn prepare(
+    shared: &Shared,
+    admission: &Admission<'_>,
+    asker: Asker,
+    requests: impl Iterator<Item = v1::GenerateRequest>,
+    ending: &mut Option<Ending>,
+    all: &mut Vec<Prepared>,
+) -> Result<(), RequestError> {
+    let Asker {
+        api,
+        address,
+        key,
+        place,
+    } = asker;
+    let caller = ending.as_ref().and_then(Ending::trace).cloned();
+    let mut first = Some(place);
+    for request in requests {
+        let place = match first.take() {
+            Some(place) => place,
+            None => place_of(shared, address, key.as_ref())?,
+        };
+        let trace = RequestTrace::begin(shared, caller.clone(), &request);
+        if let Some(ending) = ending.as_mut() {
+            ending.concerns(trace.own_context(), &request.request_label);
+            if shared.model.answers_to(&request.model) {
+                ending.is_of_served_model();
+            }
+        }
+        let log_span = trace.log_span();
+        let prepared = admission.prepare(request, api, place, trace);
+        all.push(prepared.instrument(log_span).await?);
+    }
+    Ok(())
 }
 
 /// Places for all, paid for.

@@ -1,10 +1,12 @@
 //! What operators see of requests that run and that have ended.
 
 use baton_proto::v1;
+use serde_json::json;
 use tonic::Code;
 
 use crate::fake::endless;
-use crate::harness::{Harness, by_ids, first_token, long, prompt_of, soon};
+use crate::harness::{Harness, MODEL, by_ids, first_token, long, prompt_of, soon};
+use crate::web::{TEXT, Web};
 
 async fn requests(harness: &Harness) -> Vec<v1::RequestRecord> {
     let request = v1::ListRequestsRequest { limit: 0 };
@@ -112,6 +114,24 @@ async fn a_refused_request_says_why_and_an_unknown_one_is_not_found() {
     let unknown = harness.admin().get_request(request).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
     assert!(unknown.message().contains("\"nobody\\n\""), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn prompts_of_a_refused_list_are_refused_with_it() {
+    let (harness, _prefill, _decode) = Harness::pair(endless()).await;
+    let context = MODEL.file.config().context_length as usize;
+    let prompts = [prompt_of(8), prompt_of(9), prompt_of(context + 1)];
+    let body = json!({"prompt": prompts, "max_tokens": 2});
+    let error = Web::json(&harness, TEXT, &body).await.error(400).await;
+    assert_eq!(error["code"], "context_length_exceeded", "{error}");
+    harness.until_idle().await;
+    let listed = requests(&harness).await;
+    assert_eq!(listed.len(), 2);
+    for record in listed {
+        assert_eq!(record.outcome, "invalid", "{record:?}");
+        assert!(record.error.contains("prompt in tokens"), "{record:?}");
+    }
+    assert_eq!(harness.counter("requests_cancelled").await, 0);
 }
 
 #[tokio::test]
