@@ -64,7 +64,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_held_goes_with_the_last_piece() {
-        let bytes: Vec<u8> = (0..3 * PIECE + 1).map(|at| at as u8).collect();
+        let bytes: Vec<u8> = (0..=3 * PIECE).map(|at| at as u8).collect();
         let held = Arc::new(());
         let mut whole = body(bytes.clone(), Arc::clone(&held));
         let mut read = Vec::new();
