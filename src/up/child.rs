@@ -1,5 +1,6 @@
-//! One supervised child: started, waited for, restarted, ended.
+//! One supervised child: started, waited for, restarted, ended. Must not know which roles there are.
 
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,70 +53,17 @@ impl Child {
         let mut wait = RESTART_WAIT.0;
         loop {
             let started = Instant::now();
-            let mut process = self.spawn()?;
-            // Held open for the child's lifetime: its end is the child's signal to end.
-            let stdin = process.stdin.take();
-            let lines = process.stdout.take().map(|out| BufReader::new(out).lines());
-            let ready = async {
-                let mut lines = lines?;
-                let line = lines.next_line().await.ok()??;
-                let ready = parse_ready(&line);
-                // Later output would block the child if nobody read it.
-                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                ready
+            let end = match self.live(&mut told, &mut stopping).await {
+                End::Stopped => return Ok(()),
+                End::Ended(end) => end,
             };
-            let ready = tokio::select! {
-                ready = tokio::time::timeout(START_LIMIT, ready) => ready.ok().flatten(),
-                () = stopped(&mut stopping) => return self.end(process, stdin).await,
-            };
-            if ready.is_none() && started.elapsed() >= START_LIMIT {
-                let message = format!("{} was not ready within {START_LIMIT:?}", self.name);
-                self.end(process, stdin).await?;
-                if told.is_some() {
-                    return Err(Failure::failed(message));
-                }
-                tracing::warn!("{message}; starting it again");
-                continue;
-            }
-            if let Some(ready) = ready {
-                if let Some(metrics) = &ready.metrics {
-                    self.listen_on("--metrics-listen", metrics);
-                }
-                if self.keeps_address {
-                    self.listen_on("--listen", &ready.address);
-                    if let Some(http) = &ready.http {
-                        self.listen_on("--http-listen", http);
-                    }
-                }
-                if let Some(told) = told.take() {
-                    let _ = told.send(ready);
-                }
-            }
-            let status = tokio::select! {
-                status = process.wait() => status,
-                () = stopped(&mut stopping) => return self.end(process, stdin).await,
-            };
-            let how = status
-                .as_ref()
-                .map_or_else(ToString::to_string, |status| describe(*status));
             if told.is_some() {
-                let message = format!("{} did not start: {how}", self.name);
-                // The child has told which flag is wrong; it was this command's.
-                let usage = status.is_ok_and(|status| status.code() == Some(USAGE));
-                return Err(if usage {
-                    Failure::usage(message)
-                } else {
-                    Failure::failed(message)
-                });
+                return Err(end.of_first_start(&self.name));
             }
             if started.elapsed() > RECOVERED {
                 wait = RESTART_WAIT.0;
             }
-            if status.is_ok_and(|status| status.success()) {
-                tracing::info!("{} has drained; starting it again in {wait:?}", self.name);
-            } else {
-                tracing::warn!("{} ended: {how}; starting it again in {wait:?}", self.name);
-            }
+            end.tell(&self.name, wait);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stopped(&mut stopping) => return Ok(()),
@@ -124,11 +72,81 @@ impl Child {
         }
     }
 
-    fn spawn(&self) -> Result<tokio::process::Child, Failure> {
-        let cannot =
-            |error: std::io::Error| Failure::failed(format!("cannot start {}: {error}", self.name));
-        let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+    /// One life of the child, until it ends or is ended.
+    async fn live(
+        &mut self,
+        told: &mut Option<oneshot::Sender<Ready>>,
+        stopping: &mut watch::Receiver<bool>,
+    ) -> End {
+        let mut process = match self.spawn() {
+            Ok(process) => process,
+            Err(error) => return End::Ended(Why::NotStarted(error)),
+        };
+        // Held open for the child's lifetime: its end is the child's signal to end.
+        let stdin = process.stdin.take();
+        let lines = process.stdout.take().map(|out| BufReader::new(out).lines());
+        let ready = async {
+            let mut lines = lines?;
+            let line = lines.next_line().await.ok()??;
+            let ready = parse_ready(&line);
+            // Later output would block the child if nobody read it.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            ready
+        };
+        let ready = tokio::select! {
+            ready = tokio::time::timeout(START_LIMIT, ready) => ready,
+            () = stopped(stopping) => {
+                self.end(process, stdin).await;
+                return End::Stopped;
+            }
+        };
+        match ready {
+            Ok(Some(ready)) => self.first_ready(ready, told),
+            // It ends without having become ready, which its exit code explains.
+            Ok(None) => {}
+            Err(_) => {
+                self.end(process, stdin).await;
+                return End::Ended(Why::NotReady);
+            }
+        }
+        tokio::select! {
+            status = process.wait() => End::Ended(match status {
+                Ok(status) => Why::Exited(status),
+                Err(error) => Why::Lost(error),
+            }),
+            () = stopped(stopping) => {
+                self.end(process, stdin).await;
+                End::Stopped
+            }
+        }
+    }
+
+    /// A restart listens where this start does, as far as it should.
+    fn first_ready(&mut self, ready: Ready, told: &mut Option<oneshot::Sender<Ready>>) {
+        if let Some(metrics) = &ready.metrics {
+            self.listen_on("--metrics-listen", metrics);
+        }
+        if self.keeps_address {
+            self.listen_on("--listen", &ready.address);
+            if let Some(http) = &ready.http {
+                self.listen_on("--http-listen", http);
+            }
+        }
+        if let Some(told) = told.take() {
+            let _ = told.send(ready);
+        }
+    }
+
+    fn spawn(&self) -> std::io::Result<tokio::process::Child> {
+        // The running program itself, also once an upgrade has replaced or removed its file.
+        let program = Path::new("/proc/self/exe");
+        let mut command = if program.exists() {
+            Command::new(program)
+        } else {
+            Command::new(std::env::current_exe()?)
+        };
         command
+            .arg0(std::env::args_os().next().unwrap_or_else(|| "baton".into()))
             .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -141,7 +159,7 @@ impl Child {
                 command.env_remove(name);
             }
         }
-        command.spawn().map_err(cannot)
+        command.spawn()
     }
 
     fn listen_on(&mut self, flag: &str, address: &str) {
@@ -154,7 +172,7 @@ impl Child {
         &self,
         mut process: tokio::process::Child,
         stdin: Option<tokio::process::ChildStdin>,
-    ) -> Result<(), Failure> {
+    ) {
         let pid = process
             .id()
             .and_then(|id| i32::try_from(id).ok())
@@ -174,7 +192,68 @@ impl Child {
             let _ = process.kill().await;
         }
         drop(stdin);
-        Ok(())
+    }
+}
+
+/// How a life of a child went.
+#[derive(Debug)]
+enum End {
+    /// The supervisor stops; the child has been ended.
+    Stopped,
+    /// By itself, if it began at all.
+    Ended(Why),
+}
+
+#[derive(Debug)]
+enum Why {
+    /// The system would not start it: out of processes or memory, perhaps for a moment.
+    NotStarted(std::io::Error),
+    /// It was ended, as it had not become ready in time.
+    NotReady,
+    Exited(ExitStatus),
+    /// Nobody can tell.
+    Lost(std::io::Error),
+}
+
+impl Why {
+    /// What the user learns if the child was never ready.
+    fn of_first_start(&self, name: &str) -> Failure {
+        match self {
+            Self::NotStarted(error) => Failure::failed(format!("cannot start {name}: {error}")),
+            Self::NotReady => {
+                Failure::failed(format!("{name} was not ready within {START_LIMIT:?}"))
+            }
+            // The child has told which flag is wrong; it was this command's.
+            Self::Exited(status) if status.code() == Some(USAGE) => {
+                Failure::usage(format!("{name} did not start: {}", describe(*status)))
+            }
+            Self::Exited(status) => {
+                Failure::failed(format!("{name} did not start: {}", describe(*status)))
+            }
+            Self::Lost(error) => Failure::failed(format!("{name} did not start: {error}")),
+        }
+    }
+
+    /// What the log says of a later end.
+    fn tell(&self, name: &str, wait: Duration) {
+        match self {
+            Self::Exited(status) if status.success() => {
+                tracing::info!("{name} has drained; starting it again in {wait:?}");
+            }
+            Self::Exited(status) => {
+                let how = describe(*status);
+                tracing::warn!("{name} ended: {how}; starting it again in {wait:?}");
+            }
+            Self::NotStarted(error) => {
+                tracing::warn!("cannot start {name}: {error}; trying again in {wait:?}");
+            }
+            Self::NotReady => tracing::warn!(
+                "{name} was not ready within {START_LIMIT:?}; starting it again in {wait:?}"
+            ),
+            Self::Lost(error) => {
+                tracing::warn!("{name} is lost: {error}; starting it again in {wait:?}");
+            }
+        }
     }
 }
 
@@ -209,6 +288,27 @@ fn describe(status: ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn child(arguments: &[&str]) -> Child {
+        Child {
+            name: "decode-0".into(),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            keeps_address: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_that_the_system_refuses_fails_at_first_and_is_tried_again_later() {
+        let mut unstartable = child(&["an\0argument"]);
+        let (stop, stopping) = watch::channel(false);
+        let (told, _ready) = oneshot::channel();
+        let first = unstartable.clone().supervise(told, stopping.clone()).await;
+        let failure = first.expect_err("a failure");
+        assert!(failure.message().starts_with("cannot start decode-0: "));
+        let later = unstartable.live(&mut None, &mut stopping.clone()).await;
+        assert!(matches!(later, End::Ended(Why::NotStarted(_))), "{later:?}");
+        drop(stop);
+    }
 
     #[test]
     fn ready_lines_are_understood_and_others_are_not() {

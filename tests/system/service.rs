@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::client::{Client, WorkerClient};
 use crate::process::{Process, Turn};
@@ -12,6 +13,7 @@ use crate::process::{Process, Turn};
 pub(crate) struct Setup {
     model: PathBuf,
     flags: Vec<String>,
+    program: PathBuf,
 }
 
 impl Setup {
@@ -20,7 +22,14 @@ impl Setup {
         Self {
             model: model.to_owned(),
             flags: Vec::new(),
+            program: env!("CARGO_BIN_EXE_baton").into(),
         }
+    }
+
+    /// Runs this file instead of the one that was built.
+    pub(crate) fn program(mut self, program: &Path) -> Self {
+        program.clone_into(&mut self.program);
+        self
     }
 
     /// One more flag of `baton up`.
@@ -44,7 +53,7 @@ impl Setup {
             arguments.extend([port, "127.0.0.1:0"].map(String::from));
         }
         arguments.extend_from_slice(&self.flags);
-        let process = Process::start(&arguments);
+        let process = Process::started(Command::new(&self.program).args(&arguments));
         let client = Client::connect(process.address()).await;
         Service {
             client,

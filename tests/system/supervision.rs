@@ -73,6 +73,27 @@ async fn up_restarts_what_dies_and_ends_everything() {
     }
 }
 
+/// As a package's upgrade does while the service runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn children_are_restarted_though_the_programs_file_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("baton");
+    let built = env!("CARGO_BIN_EXE_baton");
+    std::fs::hard_link(built, &program)
+        .or_else(|_| std::fs::copy(built, &program).map(|_| ()))
+        .expect("the program's file");
+    let setup = Setup::new(&tiny_model(folder.path())).program(&program);
+    let service = setup.start().await;
+    let request = endless(tiny_prompt(1, 40), 5);
+    let expected = service.generate(request.clone()).await.expect("an answer");
+    std::fs::remove_file(&program).expect("a file");
+    let pid = service.pids().await["decode-0"];
+    signal(pid, "KILL");
+    replaced(&service, "decode-0", pid).await;
+    let answer = service.generate(request).await.expect("an answer");
+    assert_eq!(answer.choices, expected.choices);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_supervisor_leaves_nothing_behind() {
     let folder = tempfile::tempdir().expect("a folder");
