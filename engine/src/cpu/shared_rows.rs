@@ -73,6 +73,14 @@ impl<'a> SharedRows<'a> {
         self.base
     }
 
+    /// First value of a row, from which all later ones can be reached; `last` is the last that is asked
+    /// for.
+    pub(crate) fn pointer(self, row: usize, last: usize) -> *mut f32 {
+        assert!(row <= last && last < self.rows);
+        // SAFETY: in bounds.
+        unsafe { self.base.add(row * self.stride) }
+    }
+
     /// Values from one row to the next.
     pub(crate) fn stride(self) -> usize {
         self.stride

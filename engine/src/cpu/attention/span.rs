@@ -39,10 +39,12 @@ impl Parts {
         self.values.len() / part_values(self.head_dim)
     }
 
-    /// Part of `row`.
+    /// Part of `row`, and of those after it.
     pub(super) fn row(&mut self, row: usize) -> *mut f32 {
         let values = part_values(self.head_dim);
-        self.values[row * values..][..values].as_mut_ptr()
+        assert!((row + 1) * values <= self.values.len());
+        // SAFETY: in bounds.
+        unsafe { self.values.as_mut_ptr().add(row * values) }
     }
 
     /// Begins `rows` rows anew.

@@ -55,6 +55,7 @@ impl CpuOperations<'_> {
         (heads, attended): (SharedRows<'b>, SharedRows<'b>),
     ) -> Query<'b> {
         let first = kv_heads.start * shape.group * shape.width;
+        let last = task.row + task.tokens - 1;
         // SAFETY: the caller's promise; the rows exist.
         unsafe {
             Query {
@@ -65,9 +66,9 @@ impl CpuOperations<'_> {
                 group: shape.group,
                 position: task.position,
                 tokens: task.tokens,
-                queries: heads.row(task.row)[first..].as_ptr(),
+                queries: heads.pointer(task.row, last).add(first),
                 stride: heads.stride(),
-                out: attended.base().add(task.row * attended.stride() + first),
+                out: attended.pointer(task.row, last).add(first),
                 out_stride: attended.stride(),
             }
         }
@@ -110,7 +111,8 @@ impl CpuOperations<'_> {
             unsafe {
                 let some = first..kv_heads.min(first + heads);
                 let query = Self::query(shape, &spans[at].task, some, slices, rows);
-                let target = parts.row_mut(first_part(at, first)).as_mut_ptr();
+                let last = first_part(at, first) + query.heads * group - 1;
+                let target = parts.pointer(first_part(at, first), last);
                 attention::attend_span(
                     isa,
                     pages,
@@ -126,8 +128,13 @@ impl CpuOperations<'_> {
             for head in 0..kv_heads * group {
                 // SAFETY: no task runs; the parts of a row follow each other span by span.
                 unsafe {
-                    let part = parts.row_mut(first_part(at, 0) + head).as_mut_ptr();
-                    let out = rows.1.row_mut(first.task.row)[head * shape.width..].as_mut_ptr();
+                    let (part, last) = (
+                        first_part(at, 0) + head,
+                        first_part(at + count - 1, 0) + head,
+                    );
+                    let part = parts.pointer(part, last);
+                    let row = first.task.row;
+                    let out = rows.1.pointer(row, row).add(head * shape.width);
                     let stride = kv_heads * group * parts.stride();
                     attention::join_all(isa, part, stride, count, shape.width, out);
                 }

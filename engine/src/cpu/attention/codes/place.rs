@@ -15,8 +15,9 @@ pub(in crate::cpu::attention) struct CodeMemory {
     pub(super) keys: Vec<u8>,
     /// The same of values: quads of keys by `width` dimensions.
     pub(super) values: Vec<u8>,
-    /// Scales of the keys, then of the values.
-    pub(super) scales: [[f32; TILE]; 2],
+    /// Scales of the keys, then of the values. Like the codes, on their own: [`Codes`] points to them
+    /// while the rest of this memory is written.
+    pub(super) scales: [Vec<f32>; 2],
     /// Digits of the weights of a kernel's rows: high, then low.
     pub(super) weights: [[[i8; TILE]; 2]; BLOCK],
     /// Value of 1 of each row's weights.
@@ -31,7 +32,7 @@ impl CodeMemory {
         Self {
             keys: vec![0; width * TILE],
             values: vec![0; width * TILE],
-            scales: [[0.0; TILE]; 2],
+            scales: [vec![0.0; TILE], vec![0.0; TILE]],
             weights: [[[0; TILE]; 2]; BLOCK],
             steps: [0.0; LANES],
             width,
