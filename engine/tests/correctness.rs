@@ -115,16 +115,18 @@ fn every_tensor_type_agrees_with_the_plain_forward_pass() {
 #[test]
 fn mdl_08_scaled_rotations_agree_beyond_the_original_context() {
     let factors = (0..8).map(|pair| 1.0 + pair as f32).collect();
-    let yarn = |attention_factor| RopeScaling::Yarn {
+    let yarn = |attention_multiplier| RopeScaling::Yarn {
         factor: 4.0,
         original_context: 16,
         beta_fast: 32.0,
         beta_slow: 1.0,
-        attention_factor,
+        attention_factor: None,
+        attention_multiplier,
     };
     for rope_scaling in [
         RopeScaling::Linear { factor: 2.0 },
-        yarn(None),
+        yarn(1.0),
+        yarn(1.25),
         RopeScaling::Factors(factors),
     ] {
         let model = TinyModel {
@@ -163,6 +165,7 @@ fn mdl_08_scalings_of_hugging_face_files_agree_beyond_the_original_context() {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attention_factor: Some(1.2),
+        attention_multiplier: 1.0,
     };
     for rope_scaling in [llama3, yarn] {
         let model = TinyModel {

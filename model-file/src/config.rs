@@ -55,6 +55,8 @@ pub enum RopeScaling {
         beta_slow: f32,
         /// Multiplier of cos and sin; `None` means `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,
+        /// What GGUF states instead: multiplies that once more; 1 if nothing is stated.
+        attention_multiplier: f32,
     },
     /// Explicit divisors per frequency (`rope_freqs.weight`), `head_dim / 2` values.
     Factors(Vec<f32>),

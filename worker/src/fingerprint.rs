@@ -64,8 +64,13 @@ fn rope_text(rope: &Rope) -> String {
             beta_fast,
             beta_slow,
             attention_factor,
+            attention_multiplier,
         } => {
-            let attention = attention_factor.map_or("default".into(), |factor| factor.to_string());
+            let mut attention: String =
+                attention_factor.map_or("default".into(), |factor| factor.to_string());
+            if attention_multiplier.to_bits() != 1.0_f32.to_bits() {
+                let _ = write!(attention, "*{attention_multiplier}");
+            }
             format!("yarn({factor},{original_context},{beta_fast},{beta_slow},{attention})")
         }
         RopeScaling::Factors(factors) => {

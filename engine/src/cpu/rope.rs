@@ -259,14 +259,21 @@ fn yarn(plain: impl Iterator<Item = f64>, factor: f64, low: f64, high: f64) -> V
 }
 
 fn magnitude(scaling: &RopeScaling) -> f64 {
-    match scaling {
-        RopeScaling::Yarn {
-            attention_factor: Some(factor),
-            ..
-        } => f64::from(*factor),
-        RopeScaling::Yarn { factor, .. } if *factor > 1.0 => 0.1 * ln(f64::from(*factor)) + 1.0,
-        _ => 1.0,
-    }
+    let RopeScaling::Yarn {
+        factor,
+        attention_factor,
+        attention_multiplier,
+        ..
+    } = scaling
+    else {
+        return 1.0;
+    };
+    let factor = match attention_factor {
+        Some(stated) => f64::from(*stated),
+        None if *factor > 1.0 => 0.1 * ln(f64::from(*factor)) + 1.0,
+        None => 1.0,
+    };
+    factor * f64::from(*attention_multiplier)
 }
 
 #[cfg(test)]

@@ -255,6 +255,7 @@ fn frequency(config: &ModelConfig, pair: usize) -> (f64, f64) {
             beta_fast,
             beta_slow,
             attention_factor,
+            attention_multiplier,
         } => {
             let factor = f64::from(*factor);
             let dimension = |rotations: f32| {
@@ -264,7 +265,8 @@ fn frequency(config: &ModelConfig, pair: usize) -> (f64, f64) {
             let low = dimension(*beta_fast).floor().max(0.0);
             let high = dimension(*beta_slow).ceil().min(d - 1.0);
             let ramp = ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-            let magnitude = attention_factor.map_or(0.1 * factor.ln() + 1.0, f64::from);
+            let magnitude = attention_factor.map_or(0.1 * factor.ln() + 1.0, f64::from)
+                * f64::from(*attention_multiplier);
             (plain / factor * ramp + plain * (1.0 - ramp), magnitude)
         }
     }

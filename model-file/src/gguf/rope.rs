@@ -95,7 +95,8 @@ fn yarn(keys: &Keys<'_>, factor: f32, context: u32) -> Result<(RopeScaling, u32)
             .positive("rope.scaling.yarn_beta_fast")?
             .unwrap_or(32.0),
         beta_slow: keys.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-        attention_factor: attention.map(|attention| attention * (0.1 * factor.ln() + 1.0)),
+        attention_factor: None,
+        attention_multiplier: attention.unwrap_or(1.0),
     };
     let key = keys.key(name);
     Ok((

@@ -108,6 +108,7 @@ fn yarn(stated: &Document, factor: f32, context: u32) -> Result<(RopeScaling, u3
         beta_fast: stated.positive("beta_fast")?.unwrap_or(32.0),
         beta_slow: stated.positive("beta_slow")?.unwrap_or(1.0),
         attention_factor: stated.positive("attention_factor")?,
+        attention_multiplier: 1.0,
     };
     Ok((
         scaling,

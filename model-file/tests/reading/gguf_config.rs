@@ -126,6 +126,7 @@ fn mdl_08_scalings_are_applied_or_refused_by_name() {
             beta_fast: 32.0,
             beta_slow: 1.0,
             attention_factor: None,
+            attention_multiplier: 1.0,
         },
         ..TinyModel::default()
     };
@@ -134,14 +135,15 @@ fn mdl_08_scalings_are_applied_or_refused_by_name() {
     assert_eq!(opened.config().rope.scaling, yarn.rope_scaling);
     assert_eq!(opened.config().context_length, 8192);
     file.set("llama.rope.scaling.attn_factor", GgufValue::F32(0.5));
-    let RopeScaling::Yarn {
-        attention_factor, ..
-    } = open(&file).unwrap().config().rope.scaling
-    else {
-        panic!("yarn");
-    };
-    let wanted = 0.5 * (0.1 * 4.0_f32.ln() + 1.0);
-    assert!((attention_factor.unwrap() - wanted).abs() < 1e-6);
+    // The logarithm that this multiplies is the engine's own, the same on every machine.
+    assert!(matches!(
+        open(&file).unwrap().config().rope.scaling,
+        RopeScaling::Yarn {
+            attention_factor: None,
+            attention_multiplier: 0.5,
+            ..
+        }
+    ));
     file.unset("llama.rope.scaling.factor");
     refused(open(&file), "llama.rope.scaling.factor");
 

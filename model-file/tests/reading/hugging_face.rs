@@ -173,6 +173,7 @@ fn mdl_08_scalings_of_config_json() {
             beta_fast: 16.0,
             beta_slow: 2.0,
             attention_factor: Some(1.5),
+            attention_multiplier: 1.0,
         },
     ] {
         let model = TinyModel {
