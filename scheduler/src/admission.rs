@@ -139,8 +139,12 @@ impl Scheduler {
         let available = self.pool.ledger().available().saturating_sub(margin);
         // Looking up a long prompt in every step for nothing would cost the others time.
         let indexed = self.pool.indexed();
+        let prefix_hit_tokens = self.counters.prefix_hit_tokens;
         if self.blocked.is_some_and(|blocked| {
-            blocked.head == id && available <= blocked.available && indexed == blocked.indexed
+            blocked.head == id
+                && available <= blocked.available
+                && indexed == blocked.indexed
+                && prefix_hit_tokens == blocked.prefix_hit_tokens
         }) {
             return None;
         }
@@ -150,6 +154,7 @@ impl Scheduler {
             head: id,
             available,
             indexed,
+            prefix_hit_tokens,
         });
         Some((id, found.ok()?))
     }

@@ -44,6 +44,8 @@ pub(crate) enum Command {
 #[derive(Default)]
 pub(crate) struct Letters {
     pub(crate) commands: VecDeque<Command>,
+    /// Submissions and reservations among them.
+    asked: usize,
     pub(crate) granted: BTreeSet<SequenceId>,
     pub(crate) cancelled_choices: BTreeSet<(SequenceId, u32)>,
     pub(crate) quarantined: BTreeSet<SequenceId>,
@@ -94,11 +96,12 @@ impl Inbox {
             return Err(SequenceError::Gone);
         }
         let is_bounded = !matches!(command, Command::Land { .. });
-        if is_bounded && letters.commands.len() >= self.most_commands {
+        if is_bounded && letters.asked >= self.most_commands {
             return Err(SequenceError::QueueFull {
                 limit: self.most_commands,
             });
         }
+        letters.asked += usize::from(is_bounded);
         letters.commands.push_back(command);
         drop(letters);
         self.tell();
@@ -189,5 +192,37 @@ impl Inbox {
 impl Wake for Inbox {
     fn wake(self: Arc<Self>) {
         self.note(|letters| letters.reader_ready = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn landings_take_no_place_of_submissions() {
+        let inbox = Inbox::new(1);
+        let land = || Command::Land {
+            id: SequenceId(1),
+            first_tokens: Vec::new(),
+            running_choices: Vec::new(),
+            reply: oneshot::channel().0,
+        };
+        let reserve = || Command::Reserve {
+            id: SequenceId(2),
+            spec: crate::tests::rig::spec(Instant::now(), &[1], crate::tests::rig::params(1)),
+            events: mpsc::channel(1).0,
+            reply: oneshot::channel().0,
+        };
+        for _ in 0..3 {
+            inbox.command(land()).expect("landings are not counted");
+        }
+        inbox.command(reserve()).expect("the first of one");
+        assert_eq!(
+            inbox.command(reserve()).expect_err("the second of one"),
+            SequenceError::QueueFull { limit: 1 }
+        );
+        inbox.take();
+        inbox.command(reserve()).expect("the loop has looked");
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Blocked {
     pub(crate) available: u32,
     /// Pages in the prefix index by then ([`PagePool::indexed`]): more may be a longer prefix hit.
     pub(crate) indexed: u64,
+    /// Tokens of prefix hits by then: whoever hits may hold what the head's prefix needs, too.
+    pub(crate) prefix_hit_tokens: u64,
 }
 
 /// Owner of every sequence and page of a worker.

@@ -8,6 +8,6 @@ mod lifecycle;
 mod oracle;
 mod prompt_logprobs;
 mod random;
-mod rig;
+pub(crate) mod rig;
 mod shortage;
 mod step_loop;
