@@ -13,6 +13,9 @@ use crate::marks::Barriers;
 /// Most bytes of all added tokens together: the search tree has up to one node for each.
 const MAX_ADDED_BYTES: usize = 512 << 10;
 
+/// Most bytes of one of them: a text is looked through again from each of its bytes.
+const MAX_TOKEN_BYTES: usize = 256;
+
 /// One added token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // The fields of a tokenizer.json.
@@ -68,7 +71,7 @@ impl AddedTokens {
     /// Empty texts are never found; of two tokens with the same text the first counts.
     ///
     /// # Errors
-    /// More text than [`MAX_ADDED_BYTES`].
+    /// More text than [`MAX_ADDED_BYTES`], or than [`MAX_TOKEN_BYTES`] in one.
     pub(crate) fn new(tokens: Vec<AddedToken>) -> Result<Self, TextError> {
         let bytes = tokens.iter().map(|token| token.text.len()).sum();
         if bytes > MAX_ADDED_BYTES {
@@ -76,6 +79,14 @@ impl AddedTokens {
                 what: "the text of all added tokens",
                 bytes,
                 limit: MAX_ADDED_BYTES,
+            });
+        }
+        let longest = tokens.iter().map(|token| token.text.len()).max();
+        if let Some(bytes) = longest.filter(|bytes| *bytes > MAX_TOKEN_BYTES) {
+            return Err(TextError::TooLong {
+                what: "an added token",
+                bytes,
+                limit: MAX_TOKEN_BYTES,
             });
         }
         let mut nodes = vec![Node::default()];

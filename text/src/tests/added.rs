@@ -1,4 +1,7 @@
+//! Added tokens: where they are found, and pre-tokenizers around them. Not chats.
+
 use super::{built, gguf, tiny, tiny_metadata};
+use crate::TextError;
 use crate::added::{AddedToken, AddedTokens, Control, Segment};
 
 const USER_DEFINED: i32 = 4;
@@ -19,6 +22,28 @@ fn tok_09_user_defined_tokens_match_always_and_control_tokens_only_when_parsed()
     assert_eq!(model.decode(&parsed, false).unwrap(), text);
     assert_eq!(model.decode(&plain, true).unwrap(), text);
     assert_eq!(model.decode(&parsed, true).unwrap(), "a FOO[bar] b ");
+}
+
+/// From each byte of a text that is all one letter, a token of that letter is followed to its end.
+#[test]
+fn tokens_that_would_make_looking_for_them_slow_are_refused() {
+    let token = |length: usize| AddedToken {
+        id: 0,
+        text: "a".repeat(length),
+        control: false,
+        lstrip: false,
+        rstrip: false,
+        single_word: false,
+    };
+    assert!(AddedTokens::new(vec![token(256)]).is_ok());
+    assert_eq!(
+        AddedTokens::new(vec![token(3), token(257)]).unwrap_err(),
+        TextError::TooLong {
+            what: "an added token",
+            bytes: 257,
+            limit: 256
+        }
+    );
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! The default model beside what Hugging Face gave, and the time that long texts take. Not chats.
+
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -99,8 +101,9 @@ fn tok_10_long_runs_take_n_log_n() {
             assert_eq!(real().decode(&encoded, false).unwrap(), text);
             taken
         };
-        let short = time(25_000);
-        let long = time(100_000);
+        // On a busy machine the best of a few tries counts.
+        let best = |count| (0..3).map(|_| time(count)).min().unwrap_or_default();
+        let (short, long) = (best(25_000), best(100_000));
         assert!(long < Duration::from_secs(2), "{unit:?}: {long:?}");
         let floor = Duration::from_millis(20);
         assert!(
@@ -115,16 +118,23 @@ fn tok_10_text_above_the_limit_is_refused_before_any_work() {
     let limit = real().max_text_bytes();
     assert!(limit <= MAX_TEXT_BYTES);
     let text = "a".repeat(limit + 1);
-    let start = Instant::now();
-    assert_eq!(
-        real().encode_prompt(&text),
-        Err(TextError::TooLong {
-            what: "the prompt",
-            bytes: limit + 1,
-            limit
+    // On a busy machine the best of a few tries counts.
+    let times: Vec<_> = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            assert_eq!(
+                real().encode_prompt(&text),
+                Err(TextError::TooLong {
+                    what: "the prompt",
+                    bytes: limit + 1,
+                    limit
+                })
+            );
+            start.elapsed()
         })
-    );
-    assert!(start.elapsed() < Duration::from_millis(50));
+        .collect();
+    let quick = |time: &Duration| *time < Duration::from_millis(50);
+    assert!(times.iter().any(quick), "{times:?}");
     let chat = [super::message("user", &text)];
     assert!(matches!(
         real().encode_chat(&chat),
