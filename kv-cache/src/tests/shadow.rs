@@ -39,6 +39,8 @@ struct World {
     rng: Rng,
     domains: Vec<PrefixDomain>,
     readers: Vec<Reader>,
+    /// Readers that have given their first page back and end later.
+    ending: Vec<Reader>,
     /// What is physically in each page.
     memory: Vec<Vec<Option<u32>>>,
     hits: u64,
@@ -56,6 +58,7 @@ impl World {
             rng: Rng(seed),
             domains: vec![domain(b""), domain(b"tenant")],
             readers: Vec::new(),
+            ending: Vec::new(),
             memory: vec![vec![None; PAGE]; PAGES as usize],
             hits: 0,
             copies: 0,
@@ -185,11 +188,16 @@ impl World {
     }
 
     fn end(&mut self) {
-        if let Some(mut reader) = self.take_reader() {
-            if self.rng.below(4) == 0 {
-                reader.table.release_front(1);
-            }
-            drop(reader);
+        if let Some(mut reader) = self.take_reader()
+            && self.rng.below(4) == 0
+        {
+            let first = PAGE.min(reader.tokens.len());
+            reader.table.release_front(1);
+            reader.tokens.drain(..first);
+            self.ending.push(reader);
+        }
+        if self.ending.len() > 2 {
+            self.ending.remove(0);
         }
     }
 
@@ -223,7 +231,11 @@ impl World {
     /// References to a page by the model's count; `reader` is not in the list.
     fn holders(&self, reader: &Reader, page: PageIndex) -> usize {
         let of = |r: &Reader| r.table.pages().iter().filter(|p| **p == page).count();
-        of(reader) + self.readers.iter().map(of).sum::<usize>()
+        of(reader) + self.all().map(of).sum::<usize>()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Reader> {
+        self.readers.iter().chain(&self.ending)
     }
 
     fn read(&self, page: PageIndex, at: usize) -> Option<u32> {
@@ -235,7 +247,7 @@ impl World {
         let ledger = self.pool.ledger();
         assert!(ledger.is_balanced(), "{ledger:?}");
         let mut strongest: Vec<Option<Hold>> = vec![None; PAGES as usize];
-        for reader in &self.readers {
+        for reader in self.all() {
             for page in reader.table.pages() {
                 let at = &mut strongest[page.0 as usize];
                 let hold = reader.table.hold();
@@ -253,7 +265,7 @@ impl World {
 
     fn check_contents(&self) {
         self.pool.lock().audit();
-        for reader in &self.readers {
+        for reader in self.all() {
             for (at, token) in reader.tokens.iter().enumerate() {
                 let page = reader.table.pages()[at / PAGE];
                 assert_eq!(self.read(page, at % PAGE), Some(*token));
@@ -273,6 +285,7 @@ fn run(seed: u64, operations: u32, hasher: Box<dyn PageHasher>) -> World {
         }
     }
     world.readers.clear();
+    world.ending.clear();
     world.check();
     assert!(world.pool.ledger().is_idle());
     world
