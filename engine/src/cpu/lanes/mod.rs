@@ -54,7 +54,7 @@ pub(crate) fn bf16_bits(value: f32) -> u16 {
 ///
 /// # Safety of use
 /// Values may exist only in code compiled with the instruction set's target features (or any, for
-/// the portable one); [`crate::cpu::dispatch`] is the only door. Methods on pointers need what they
+/// the portable one); [`lanes_kernel`] is the only door. Methods on pointers need what they
 /// name.
 pub(crate) trait Lanes: CodeLanes {
     /// Sixteen pairs of bf16.
@@ -138,7 +138,8 @@ pub(crate) trait Lanes: CodeLanes {
     fn largest(self) -> f32;
 
     /// `e^self`, within 2 units in the last place; exactly 0 below -87.33, finite up to 88.3 and
-    /// held there above; not-a-number stays so.
+    /// held there above; what arithmetic
+    /// gives as not-a-number stays so (one whose low bits a file set may become a number).
     #[inline(always)]
     fn exp(self) -> Self {
         const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer.
@@ -159,7 +160,7 @@ pub(crate) trait Lanes: CodeLanes {
     }
 
     /// `2^self` for lanes of at most 127, within 2 units in the last place; exactly 0 below -49;
-    /// not-a-number stays so.
+    /// not-a-number as [`Self::exp`] has it.
     #[inline(always)]
     fn exp2(self) -> Self {
         const SHIFT: f32 = 12_582_912.0;
@@ -185,7 +186,8 @@ pub(crate) trait Lanes: CodeLanes {
 
 /// Runs `$body` once for each instruction set's vector type and picks by `$isa`.
 ///
-/// `lanes_kernel!(fn name(isa)(args) = body::<V>)` defines `unsafe fn name(isa: Isa, args)`.
+/// `lanes_kernel! { unsafe fn name(args) = body }` defines `unsafe fn name(isa: Isa, args)`, which calls
+/// `body::<V>(args)`.
 macro_rules! lanes_kernel {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$meta])*

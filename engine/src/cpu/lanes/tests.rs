@@ -107,6 +107,70 @@ fn all_instruction_sets_give_the_same_bits() {
 }
 
 lanes_kernel! {
+    unsafe fn powers(x: &[f32; LANES], exp: &mut [f32; LANES], exp2: &mut [f32; LANES])
+        = powers_body
+}
+
+#[inline(always)]
+unsafe fn powers_body<V: Lanes>(x: &[f32; LANES], exp: &mut [f32; LANES], exp2: &mut [f32; LANES]) {
+    // SAFETY: all arrays hold one vector.
+    unsafe {
+        let x = V::load(x.as_ptr());
+        x.exp().store(exp.as_mut_ptr());
+        x.exp2().store(exp2.as_mut_ptr());
+    }
+}
+
+#[test]
+fn powers_are_within_two_units_in_the_last_place() {
+    let close = |got: f32, wanted: f64| {
+        (f64::from(got) - wanted).abs() <= 2.0 * f64::from(f32::EPSILON) * wanted
+    };
+    let all: Vec<f32> = (-49 * 256..=127 * 256)
+        .map(|step| step as f32 / 256.0)
+        .collect();
+    for x in all.as_chunks::<LANES>().0 {
+        for &isa in Isa::available() {
+            let (mut exp, mut exp2) = ([0.0; LANES], [0.0; LANES]);
+            // SAFETY: arrays of one vector; the instruction set is available.
+            unsafe { powers(isa, x, &mut exp, &mut exp2) };
+            for lane in 0..LANES {
+                let x = f64::from(x[lane]);
+                assert!(
+                    x > 88.3 || close(exp[lane], x.exp()),
+                    "{isa:?} e^{x}: {}",
+                    exp[lane]
+                );
+                assert!(close(exp2[lane], x.exp2()), "{isa:?} 2^{x}: {}", exp2[lane]);
+            }
+        }
+    }
+}
+
+#[test]
+fn powers_of_what_is_no_number_or_far_below_zero() {
+    let ends = [f32::NAN, -f32::NAN, f32::NEG_INFINITY, -1e30, f32::MIN];
+    let x: [f32; LANES] = std::array::from_fn(|lane| ends[lane % ends.len()]);
+    for &isa in Isa::available() {
+        let (mut exp, mut exp2) = ([0.0; LANES], [0.0; LANES]);
+        // SAFETY: arrays of one vector; the instruction set is available.
+        unsafe { powers(isa, &x, &mut exp, &mut exp2) };
+        for (lane, x) in x.iter().enumerate() {
+            for power in [exp[lane], exp2[lane]] {
+                assert!(
+                    if x.is_nan() {
+                        power.is_nan()
+                    } else {
+                        power == 0.0
+                    },
+                    "{isa:?} {x}: {power}"
+                );
+            }
+        }
+    }
+}
+
+lanes_kernel! {
     unsafe fn narrow(values: &[f32; LANES], words: &mut [u16; LANES], bytes: &mut [u8; LANES])
         = narrow_body
 }
