@@ -103,7 +103,8 @@ fn q5_1(block: &[u8], out: &mut [f32]) {
 }
 
 /// The 6-bit scale and minimum of sub-block `at` (0..8) in the 12 packed bytes of a K-quant.
-pub(crate) fn scale_and_minimum(packed: &[u8], at: usize) -> (u8, u8) {
+#[inline]
+pub fn scale_and_minimum(packed: &[u8], at: usize) -> (u8, u8) {
     if at < 4 {
         (packed[at] & 63, packed[at + 4] & 63)
     } else {

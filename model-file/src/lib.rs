@@ -21,9 +21,10 @@ mod tensor;
 mod text;
 
 pub use config::{Architecture, ModelConfig, Rope, RopePairing, RopeScaling};
-pub use dequantize::dequantize;
+pub use dequantize::{dequantize, scale_and_minimum};
 pub use error::{FileError, Misshapen};
 pub use gguf::{GgufHeader, parse_gguf_header};
+pub use hugging_face::MAX_TOKENIZER_JSON_BYTES;
 pub use model_file::ModelFile;
 pub use tensor::{Tensor, TensorInfo, TensorType};
 pub use text::{GgufTokenizer, TextMetadata, TokenizerSource};

@@ -22,8 +22,8 @@ const LINE: usize = 64;
 
 /// A private mapping, zero and untouched at first, returned on drop.
 #[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
+pub(super) struct Mapping {
+    pub(super) base: NonNull<u8>,
     length: usize,
 }
 
@@ -34,7 +34,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// At least `length` bytes; from one huge page on, whole huge pages where the system has them.
-    fn new(length: usize) -> io::Result<Self> {
+    pub(super) fn new(length: usize) -> io::Result<Self> {
         if length < HUGE_BYTES {
             return Self::map(length);
         }

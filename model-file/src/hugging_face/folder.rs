@@ -13,7 +13,7 @@ use crate::stored::Source;
 /// Longest of the small files. Templates and configurations take kilobytes.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 /// Longest tokenizer.json; the largest vocabularies take some 35 MB.
-const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+pub const MAX_TOKENIZER_JSON_BYTES: u64 = 64 << 20;
 /// Longest index of shards; one of 20,000 tensors takes 2 MB.
 const MAX_INDEX_BYTES: u64 = 8 << 20;
 /// Longest file name.
@@ -80,7 +80,7 @@ impl Folder {
             return Ok(None);
         }
         let limit = match name {
-            "tokenizer.json" => MAX_TOKENIZER_BYTES,
+            "tokenizer.json" => MAX_TOKENIZER_JSON_BYTES,
             "model.safetensors.index.json" => MAX_INDEX_BYTES,
             _ => MAX_SMALL_BYTES,
         };

@@ -10,6 +10,8 @@ mod rope;
 mod safetensors;
 mod text;
 
+pub use folder::MAX_TOKENIZER_JSON_BYTES;
+
 use std::collections::HashMap;
 use std::path::Path;
 

@@ -26,14 +26,6 @@ impl Footprint {
     }
 }
 
-/// Resident bytes of this process; 0 where the system does not say.
-pub(super) fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
-}
-
 /// Reads the model's files once, so that loading is timed with a warm file cache. Whoever loads them
 /// afterwards tells what is wrong with them.
 pub(super) fn warm_file_cache(model: &Path) {

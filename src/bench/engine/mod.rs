@@ -76,7 +76,7 @@ fn prepare(plan: &Plan) -> Result<(Subject, Vec<Work>, Footprint), Failure> {
     }
     let footprint = Footprint {
         load_ms,
-        resident_bytes: footprint::resident_bytes(),
+        resident_bytes: baton_telemetry::metrics::resident_bytes().unwrap_or(0),
         kv_bytes: subject.pool_bytes(),
         file_bytes,
     };

@@ -19,5 +19,6 @@ mod tests;
 
 pub use label::{Label, Values};
 pub use names::{Kind, Row, Shown};
+pub use process::resident_bytes;
 pub use registry::{Metrics, Scrape, Size, Timing};
 pub use server::{CONTENT_TYPE, serve};

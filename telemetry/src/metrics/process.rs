@@ -31,11 +31,11 @@ impl Process {
 
     /// Tells what can be read; what cannot is left out.
     pub(super) fn tell(&self, scrape: &Scrape<'_>) {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         if let Some(role) = self.role.get() {
             scrape.gauge(&BUILD_INFO, [env!("CARGO_PKG_VERSION"), role], 1.0);
         }
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
+        if let Some(bytes) = resident_bytes() {
             scrape.gauge(&RESIDENT_MEMORY, [], bytes as f64);
         }
         if let Some(stat) = stat(&read("/proc/self/stat")) {
@@ -55,7 +55,12 @@ impl Process {
     }
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
+/// Resident bytes of this process; nothing where the system does not say.
+pub fn resident_bytes() -> Option<u64> {
+    resident(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
     field(status, "VmRSS:").map(|kib| kib * 1024)
 }
 
@@ -88,10 +93,7 @@ mod tests {
         };
         assert_eq!(stat(text), Some(found));
         assert_eq!(stat("7 (x) R 1"), None);
-        assert_eq!(
-            resident_bytes("VmPeak: 9 kB\nVmRSS:\t 12 kB\n"),
-            Some(12 << 10)
-        );
+        assert_eq!(resident("VmPeak: 9 kB\nVmRSS:\t 12 kB\n"), Some(12 << 10));
         assert_eq!(
             field("Max open files  1024  4096 files", "Max open files"),
             Some(1024)

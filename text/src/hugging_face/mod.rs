@@ -20,7 +20,7 @@ use crate::pipeline::{BpeOptions, Pipeline, bpe, pair};
 use crate::vocabulary::{Kind, Vocabulary};
 
 /// Largest `tokenizer.json` that is read.
-pub const MAX_TOKENIZER_JSON_BYTES: usize = 64 << 20;
+pub const MAX_TOKENIZER_JSON_BYTES: usize = baton_model_file::MAX_TOKENIZER_JSON_BYTES as usize;
 
 #[derive(Deserialize)]
 struct File {

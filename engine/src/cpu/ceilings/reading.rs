@@ -1,13 +1,11 @@
 //! How fast memory is read: from which level of it depends on the size.
 
-use std::{ffi::c_void, ptr::NonNull, time::Duration};
-
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::time::Duration;
 
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use super::{on_all, portable};
-use crate::{EngineError, Isa};
+use crate::{EngineError, Isa, cpu::memory::Mapping};
 
 /// Parts that one thread reads side by side.
 pub(super) const STREAMS: usize = 4;
@@ -17,25 +15,15 @@ pub(super) const STEP: usize = 512;
 #[cfg(target_arch = "x86_64")]
 pub(super) const AHEAD: usize = 2048;
 
-/// Bytes of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
 /// Least time of one measurement; large sizes take several passes longer.
 const WINDOW: Duration = Duration::from_millis(30);
 
 /// Memory in huge pages (where the system has them) to be read.
 #[derive(Debug)]
 pub struct ReadCeiling {
-    mapping: NonNull<c_void>,
-    mapped: usize,
-    /// Start of the aligned part.
-    base: NonNull<u8>,
+    mapping: Mapping,
     bytes: usize,
 }
-
-// SAFETY: the mapping belongs to no thread, and nobody writes it after `new`.
-unsafe impl Send for ReadCeiling {}
-// SAFETY: as above.
-unsafe impl Sync for ReadCeiling {}
 
 impl ReadCeiling {
     /// Takes `bytes` of memory and fills it, so that pages are really there.
@@ -43,42 +31,22 @@ impl ReadCeiling {
     /// # Errors
     /// The system refuses the memory.
     pub fn new(bytes: usize) -> Result<Self, EngineError> {
-        let refused = |source: std::io::Error| EngineError::System {
+        let mapping = Mapping::new(bytes).map_err(|source| EngineError::System {
             what: format!("{bytes} bytes of memory to read"),
             source,
-        };
-        let mapped = bytes
-            .checked_add(HUGE_PAGE)
-            .ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches no existing memory.
-        let mapping =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }
-                .map_err(|error| refused(error.into()))?;
-        let mapping =
-            NonNull::new(mapping).ok_or_else(|| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-        let start = mapping.cast::<u8>();
-        // SAFETY: less than a huge page further, and a huge page more than `bytes` was mapped.
-        let base = unsafe { start.add(start.align_offset(HUGE_PAGE)) };
-        let ceiling = Self {
-            mapping,
-            mapped,
-            base,
-            bytes,
-        };
-        #[cfg(target_os = "linux")]
-        // SAFETY: inside the mapping. A refusal means small pages: a lower figure, which is the truth there.
-        let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-        // SAFETY: `bytes` bytes of the mapping that nothing else uses.
-        unsafe { base.as_ptr().write_bytes(1, bytes) };
-        Ok(ceiling)
+        })?;
+        // SAFETY: the mapping has at least `bytes` bytes, and nothing else uses it.
+        unsafe { mapping.base.as_ptr().write_bytes(1, bytes) };
+        Ok(Self { mapping, bytes })
     }
 
     /// Bytes per second at which `threads` threads together read the first `bytes`, again and again;
     /// at most all there are.
     pub fn measure(&self, bytes: usize, threads: usize) -> f64 {
         // SAFETY: mapped and filled by `new`, never written again.
-        let data = unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes.min(bytes)) };
+        let data = unsafe {
+            std::slice::from_raw_parts(self.mapping.base.as_ptr(), self.bytes.min(bytes))
+        };
         let share = data.len() / threads / (STREAMS * STEP) * (STREAMS * STEP);
         if share == 0 {
             return 0.0;
@@ -87,14 +55,6 @@ impl ReadCeiling {
             std::hint::black_box(read(&data[thread * share..][..share]));
             share as f64
         })
-    }
-}
-
-impl Drop for ReadCeiling {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no slice of it lives.
-        // A failure could only mean that it was not mapped.
-        let _ = unsafe { munmap(self.mapping.as_ptr(), self.mapped) };
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Reads the block layouts of ggml (`ggml-common.h`); knows nothing of products.
 
-use baton_model_file::TensorType;
+use baton_model_file::{TensorType, scale_and_minimum};
 
 use super::format::{
     Format, GROUP, GroupPlace, LINE, PANEL_ROWS, QUAD, SUPER_GROUPS, Scaling, TILE_CODES, Width,
@@ -100,19 +100,6 @@ fn fifth_bits(low: [u8; GROUP], high: &[u8]) -> [u8; GROUP] {
 fn super_nibbles(bytes: &[u8], within: usize) -> [u8; GROUP] {
     let pair = &bytes[within / 2 * 32..];
     core::array::from_fn(|i| (pair[i] >> (4 * (within % 2))) & 15)
-}
-
-/// The 6-bit scale and minimum of group `at` of a K-quant's twelve bytes.
-fn scale_and_minimum(packed: &[u8], at: usize) -> (u8, u8) {
-    if at < 4 {
-        (packed[at] & 63, packed[at + 4] & 63)
-    } else {
-        let low = packed[at + 4];
-        (
-            (low & 15) | ((packed[at - 4] >> 6) << 4),
-            (low >> 4) | ((packed[at] >> 6) << 4),
-        )
-    }
 }
 
 fn pack_scales(
