@@ -80,7 +80,7 @@ pub(super) fn quantile(histograms: &[LatencyBins], share: f64, ends: &[u64]) -> 
         if count > 0 && count as f64 >= left {
             let begin = bin.checked_sub(1).map_or(0, |before| ends[before]);
             let end = ends.get(bin).copied().unwrap_or(begin);
-            let within = (end - begin) as f64 * left / count as f64;
+            let within = end.saturating_sub(begin) as f64 * left / count as f64;
             return Some(begin + within as u64);
         }
         left -= count as f64;

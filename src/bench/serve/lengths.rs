@@ -45,7 +45,8 @@ impl Lengths {
             let number = |text: &str| text.trim().parse::<f64>().ok().filter(|x| x.is_finite());
             return match (number(mean), number(deviation)) {
                 (Some(mean), Some(deviation))
-                    if (1.0..=f64::from(MAX_TOKENS)).contains(&mean) && deviation >= 0.0 =>
+                    if (1.0..=f64::from(MAX_TOKENS)).contains(&mean)
+                        && (0.0..=f64::from(MAX_TOKENS)).contains(&deviation) =>
                 {
                     Ok(Self::LogNormal(mean, deviation))
                 }
@@ -90,7 +91,16 @@ mod tests {
         assert_eq!(parse("3-9").ok(), Some(Lengths::Uniform(3, 9)));
         assert_eq!(parse("100~20").ok(), Some(Lengths::LogNormal(100.0, 20.0)));
         for wrong in [
-            "", "0", "9-3", "a-b", "1e9", "-5", "100~-1", "NaN~1", "2000000",
+            "",
+            "0",
+            "9-3",
+            "a-b",
+            "1e9",
+            "-5",
+            "100~-1",
+            "NaN~1",
+            "2000000",
+            "100~1e200",
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?} must be refused");
         }
