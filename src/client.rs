@@ -1,4 +1,4 @@
-//! Connecting to a router as a client.
+//! Connecting to a router as a client. Must not know what is then asked.
 
 use std::time::Duration;
 

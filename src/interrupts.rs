@@ -1,4 +1,4 @@
-//! The signals that ask a process to end.
+//! The signals that ask a process to end. Must not know what ends.
 
 use tokio::signal::unix::{SignalKind, signal};
 

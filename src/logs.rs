@@ -1,4 +1,5 @@
-//! Logs go to standard error; standard output belongs to the command's result.
+//! Logs go to standard error; standard output belongs to the command's result. Must not
+//! know what is logged.
 
 use tracing_subscriber::EnvFilter;
 

@@ -1,4 +1,4 @@
-//! Progress bars on a terminal, silence elsewhere.
+//! Progress bars on a terminal, silence elsewhere. Must not know what progresses.
 
 use std::io::IsTerminal;
 

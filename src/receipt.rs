@@ -1,4 +1,4 @@
-//! Usage and receipt of a finished request, for programs and for people.
+//! Usage and receipt of a finished request, for programs and for people. Must not know how it came about.
 
 use baton_proto::v1::DoneEvent;
 use serde_json::{Value, json};

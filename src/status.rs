@@ -1,4 +1,4 @@
-//! `baton status` and `baton drain`: the router's view of its workers.
+//! `baton status` and `baton drain`: the router's view of its workers. Must not know of requests.
 
 use baton_proto::v1::{
     DrainRequest, ListWorkersRequest, ListWorkersResponse, PageLedger, WorkerRole, WorkerStatus,
@@ -153,14 +153,18 @@ fn status_text(response: &ListWorkersResponse) -> String {
             format!("{:016x}", info.incarnation),
         ]);
     }
-    let widths: Vec<usize> = (0..heading.len())
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
+    text.push_str(&aligned(&rows));
+    text
+}
+
+/// A table's rows, each cell as wide as the widest of its column.
+fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
+        let lengths = rows.iter().map(|row| row[column].chars().count());
+        lengths.max().unwrap_or(0)
+    });
     for row in rows {
         for (cell, width) in row.iter().zip(&widths) {
             // Writing to a String cannot fail.

@@ -40,12 +40,27 @@ fn main() {
     let (vocabulary, count) = (number(1, 49_152), number(2, 300));
     let mut state = 7;
     let rows: Vec<_> = (0..32).map(|_| row(vocabulary, &mut state)).collect();
+    let ways = ways();
+    println!("{vocabulary} logits, microseconds per row: least and median of {count}");
+    for isa in Isa::available() {
+        println!("{}", isa.name());
+        let sampler = sampler(*isa);
+        for (name, params) in &ways {
+            let params = params.clone().validate(vocabulary as u32).expect("valid");
+            let (least, median) = cost(sampler, &params, &rows, count);
+            println!("  {name:20} {least:7.1} {median:7.1}");
+        }
+    }
+}
+
+/// Parameters that take different ways through the sampler, by name.
+fn ways() -> [(&'static str, SamplingParams); 8] {
     let greedy = SamplingParams::default();
     let drawn = SamplingParams {
         temperature: 0.8,
         ..greedy.clone()
     };
-    let ways = [
+    [
         ("greedy", greedy.clone()),
         (
             "greedy, 5 logprobs",
@@ -91,17 +106,7 @@ fn main() {
                 ..drawn
             },
         ),
-    ];
-    println!("{vocabulary} logits, microseconds per row: least and median of {count}");
-    for isa in Isa::available() {
-        println!("{}", isa.name());
-        let sampler = sampler(*isa);
-        for (name, params) in &ways {
-            let params = params.clone().validate(vocabulary as u32).expect("valid");
-            let (least, median) = cost(sampler, &params, &rows, count);
-            println!("  {name:20} {least:7.1} {median:7.1}");
-        }
-    }
+    ]
 }
 
 /// The sampler that an engine of this instruction set hands out, whatever its model.

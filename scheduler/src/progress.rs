@@ -1,4 +1,6 @@
 //! How a transfer learns which pages are complete while the prompt is being computed.
+//!
+//! It must not know of transfers, nor when steps run.
 
 use std::sync::Arc;
 

@@ -89,7 +89,7 @@ fn observer(role: &'static str, supervised: bool, metrics: String) -> impl FnMut
 }
 
 fn options(
-    args: WorkerArgs,
+    mut args: WorkerArgs,
     membership: Membership,
     role: WorkerRole,
 ) -> Result<WorkerOptions, Failure> {
@@ -97,44 +97,17 @@ fn options(
         WorkerRole::Prefill => ("prefill", 256),
         WorkerRole::Decode => ("decode", 128),
     };
-    let model = args.model.ok_or_else(|| {
+    let model = args.model.take().ok_or_else(|| {
         Failure::usage("--model PATH is needed: a GGUF file or a Hugging Face directory")
     })?;
-    let worker_id = args.worker_id.unwrap_or_else(|| default_id(name));
+    let worker_id = args.worker_id.take().unwrap_or_else(|| default_id(name));
     let worker_id = WorkerId::new(&worker_id).ok_or_else(|| {
         Failure::usage(format!(
             "--worker-id is {worker_id:?}, allowed: 1 to 64 of A-Z a-z 0-9 . _ -"
         ))
     })?;
     let mut options = WorkerOptions::new(model, worker_id);
-    if let Some(listen) = &args.listen {
-        options.listen = socket_address("--listen", listen)?;
-        options.transfer_listen.set_ip(options.listen.ip());
-    }
-    if let Some(port) = args.transfer_port {
-        if role == WorkerRole::Prefill {
-            return Err(Failure::usage(format!(
-                "--transfer-port {port}: pages arrive at decode workers alone"
-            )));
-        }
-        options.transfer_listen.set_port(port);
-    }
-    let all_interfaces = options.listen.ip().is_unspecified();
-    if all_interfaces && args.advertise.is_none() {
-        return Err(Failure::usage(format!(
-            "--listen {} takes every interface, so --advertise HOST must say which one others use",
-            options.listen
-        )));
-    }
-    if let Some(advertise) = &args.advertise {
-        options.transfer_advertise = Some(host_of(advertise)?.to_owned());
-        options.advertise = Some(advertise.clone());
-    }
-    let tls = security::worker_tls(&args.security)?;
-    security::check_listen("--listen", options.listen, tls.is_some(), &args.security)?;
-    if let Some(tls) = tls {
-        options.secure(tls);
-    }
+    listen(&args, role, &mut options)?;
     options.membership = membership;
     options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
     options.page_size = args.page_size.unwrap_or(options.page_size);
@@ -163,6 +136,39 @@ fn options(
     options.runtime_dir =
         std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     Ok(options)
+}
+
+/// Where the worker listens and is reached, and how its connections are secured.
+fn listen(args: &WorkerArgs, role: WorkerRole, options: &mut WorkerOptions) -> Result<(), Failure> {
+    if let Some(listen) = &args.listen {
+        options.listen = socket_address("--listen", listen)?;
+        options.transfer_listen.set_ip(options.listen.ip());
+    }
+    if let Some(port) = args.transfer_port {
+        if role == WorkerRole::Prefill {
+            return Err(Failure::usage(format!(
+                "--transfer-port {port}: pages arrive at decode workers alone"
+            )));
+        }
+        options.transfer_listen.set_port(port);
+    }
+    let all_interfaces = options.listen.ip().is_unspecified();
+    if all_interfaces && args.advertise.is_none() {
+        return Err(Failure::usage(format!(
+            "--listen {} takes every interface, so --advertise HOST must say which one others use",
+            options.listen
+        )));
+    }
+    if let Some(advertise) = &args.advertise {
+        options.transfer_advertise = Some(host_of(advertise)?.to_owned());
+        options.advertise = Some(advertise.clone());
+    }
+    let tls = security::worker_tls(&args.security)?;
+    security::check_listen("--listen", options.listen, tls.is_some(), &args.security)?;
+    if let Some(tls) = tls {
+        options.secure(tls);
+    }
+    Ok(())
 }
 
 /// HOST of `HOST` or `HOST:PORT`; an IPv6 address stands in brackets.

@@ -1,4 +1,4 @@
-//! `strftime` for chat templates that print today's date. UTC; no leap seconds, no locale.
+//! `strftime` for chat templates that print today's date. UTC; no leap seconds, no locale. Must not know of templates.
 
 /// Formats a time given in seconds since 1970-01-01T00:00:00Z. An unknown directive stays as it is.
 pub(crate) fn strftime(format: &str, unix_seconds: u64) -> String {

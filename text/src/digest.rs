@@ -2,6 +2,7 @@
 //!
 //! Two processes with equal digests tokenize, template and detokenize alike. blake3 over tagged,
 //! length-prefixed parts, so that no two different inputs run together.
+//! Must not know what is done with it.
 
 use baton_model_file::{GgufTokenizer, TextMetadata, TokenizerSource};
 

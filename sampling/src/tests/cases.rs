@@ -1,3 +1,5 @@
+//! The sampler by case id: draws, penalties, log-probabilities. Not its parts.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{input, params, row};

@@ -1,3 +1,5 @@
+//! The sampler's parts alone: mathematics, random numbers, scans. Not whole draws.
+
 use super::row;
 use crate::math::{exp_nonpositive, ln};
 use crate::philox::{philox4x32, uniform};

@@ -69,72 +69,19 @@ pub(crate) struct Run {
 impl Plan {
     /// Checks the arguments.
     pub(crate) fn new(args: &BenchServeArgs) -> Result<Self, Failure> {
-        let lengths = |flag, value: &Option<String>, default: &str| {
-            Lengths::parse(flag, value.as_deref().unwrap_or(default))
-        };
-        let rate = |flag: &str, value: f64| {
-            if value.is_finite() && (0.001..=100_000.0).contains(&value) {
-                Ok(value)
-            } else {
-                Err(Failure::usage(format!(
-                    "{flag} is {value}, allowed: 0.001 to 100000 per second"
-                )))
-            }
-        };
-        let count = |flag: &str, value: u32, most: u32| {
-            if (1..=most).contains(&value) {
-                Ok(value)
-            } else {
-                Err(Failure::usage(format!(
-                    "{flag} is {value}, allowed: 1 to {most}"
-                )))
-            }
-        };
-        let arrivals = match (args.steady, args.rate) {
-            (Some(streams), _) => {
-                let seconds = args.duration.unwrap_or(40.0);
-                if !(0.1..=86_400.0).contains(&seconds) {
-                    return Err(Failure::usage(format!(
-                        "--duration is {seconds}, allowed: 0.1 to 86400 seconds"
-                    )));
-                }
-                let inject = args.inject.map(|per_second| {
-                    Ok::<_, Failure>(Injected {
-                        rate: rate("--inject", per_second)?,
-                        prompt: lengths(
-                            "--inject-prompt-tokens",
-                            &args.inject_prompt_tokens,
-                            "1024-2000",
-                        )?,
-                        output: lengths("--inject-output-tokens", &args.inject_output_tokens, "8")?,
-                    })
-                });
-                Arrivals::Steady {
-                    streams: count("--steady", streams, MAX_AT_ONCE)?,
-                    inject: inject.transpose()?,
-                    duration: Duration::from_secs_f64(seconds),
-                }
-            }
-            (None, Some(per_second)) => Arrivals::Poisson {
-                rate: rate("--rate", per_second)?,
-            },
-            (None, None) => Arrivals::Closed {
-                concurrency: count("--concurrency", args.concurrency.unwrap_or(4), MAX_AT_ONCE)?,
-            },
-        };
         let target =
             |ms: Option<f64>| ms.map(|ms| Duration::from_secs_f64(ms.clamp(0.0, 1e9) / 1000.0));
         Ok(Self {
-            arrivals,
+            arrivals: arrivals(args)?,
             ttft_target: target(args.ttft_target_ms),
             itl_target: target(args.itl_target_ms),
             connect: args.connect.clone(),
             security: args.security.clone(),
             requests: count("--requests", args.requests.unwrap_or(64), MAX_REQUESTS)?,
-            prompt: lengths("--prompt-tokens", &args.prompt_tokens, "128-512")?,
+            prompt: lengths("--prompt-tokens", args.prompt_tokens.as_deref(), "128-512")?,
             output: lengths(
                 "--output-tokens",
-                &args.output_tokens,
+                args.output_tokens.as_deref(),
                 if args.steady.is_some() { "1024" } else { "64" },
             )?,
             seed: args.seed.unwrap_or_else(rand::random),
@@ -177,6 +124,69 @@ impl Plan {
             }
         });
         runs.collect()
+    }
+}
+
+fn arrivals(args: &BenchServeArgs) -> Result<Arrivals, Failure> {
+    Ok(match (args.steady, args.rate) {
+        (Some(streams), _) => {
+            let seconds = args.duration.unwrap_or(40.0);
+            if !(0.1..=86_400.0).contains(&seconds) {
+                return Err(Failure::usage(format!(
+                    "--duration is {seconds}, allowed: 0.1 to 86400 seconds"
+                )));
+            }
+            let inject = args.inject.map(|per_second| {
+                Ok::<_, Failure>(Injected {
+                    rate: rate("--inject", per_second)?,
+                    prompt: lengths(
+                        "--inject-prompt-tokens",
+                        args.inject_prompt_tokens.as_deref(),
+                        "1024-2000",
+                    )?,
+                    output: lengths(
+                        "--inject-output-tokens",
+                        args.inject_output_tokens.as_deref(),
+                        "8",
+                    )?,
+                })
+            });
+            Arrivals::Steady {
+                streams: count("--steady", streams, MAX_AT_ONCE)?,
+                inject: inject.transpose()?,
+                duration: Duration::from_secs_f64(seconds),
+            }
+        }
+        (None, Some(per_second)) => Arrivals::Poisson {
+            rate: rate("--rate", per_second)?,
+        },
+        (None, None) => Arrivals::Closed {
+            concurrency: count("--concurrency", args.concurrency.unwrap_or(4), MAX_AT_ONCE)?,
+        },
+    })
+}
+
+fn lengths(flag: &str, value: Option<&str>, default: &str) -> Result<Lengths, Failure> {
+    Lengths::parse(flag, value.unwrap_or(default))
+}
+
+fn rate(flag: &str, value: f64) -> Result<f64, Failure> {
+    if value.is_finite() && (0.001..=100_000.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Failure::usage(format!(
+            "{flag} is {value}, allowed: 0.001 to 100000 per second"
+        )))
+    }
+}
+
+fn count(flag: &str, value: u32, most: u32) -> Result<u32, Failure> {
+    if (1..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Failure::usage(format!(
+            "{flag} is {value}, allowed: 1 to {most}"
+        )))
     }
 }
 

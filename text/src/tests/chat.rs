@@ -1,3 +1,5 @@
+//! Chats and their templates, friendly and hostile. Not the tokenizer below them.
+
 use proptest::prelude::*;
 
 use super::{CHATML, REAL, built, ids, message, real, reference, tiny_metadata};

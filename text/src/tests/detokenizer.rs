@@ -1,3 +1,5 @@
+//! Streams of tokens that become text again. Not stop strings.
+
 use proptest::prelude::*;
 
 use super::{real, strings, tiny};

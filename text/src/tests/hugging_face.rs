@@ -1,3 +1,5 @@
+//! Tokenizers from `tokenizer.json`. Not those of GGUF files.
+
 use std::sync::Arc;
 
 use baton_model_file::fixtures::TinyModel;

@@ -1,3 +1,5 @@
+//! GGUF metadata that must be refused, by name. Not texts of clients.
+
 use baton_model_file::TextMetadata;
 
 use super::{REAL, config, gguf, tiny_metadata};

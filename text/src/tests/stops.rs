@@ -1,3 +1,5 @@
+//! Stop strings over any cutting of a text. Not tokens.
+
 use proptest::prelude::*;
 
 use super::{real, strings};
