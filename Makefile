@@ -48,7 +48,8 @@ test: ## set up, then every check and test
 
 test-ui: ## the live page in a headless browser (installs Chromium)
 	@scripts/setup.sh ui
-	cargo build --locked --bin baton
+	@# With a test beside it, the binary has the features that it has in the workspace's tests: neither compiles twice.
+	cargo build --locked --workspace --bin baton --test system
 	@scripts/test-ui.sh "$${CARGO_TARGET_DIR:-target}/debug/baton" "$$(scripts/fetch-model.sh)"
 
 sim: ## run SEEDS simulated clusters (from FROM), or replay one: SEED=n
