@@ -25,6 +25,7 @@ mod sizing;
 mod spans;
 mod tls_network;
 mod token;
+mod warm;
 mod watchdog;
 mod worker;
 
