@@ -95,3 +95,42 @@ fn is_json(kind: &[u8]) -> bool {
         .trim_ascii()
         .eq_ignore_ascii_case(b"application/json")
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use futures::stream;
+    use tonic::Code;
+
+    use super::*;
+
+    /// A body of so many pieces, each of which comes a second after the one before.
+    fn slow(pieces: usize) -> Body {
+        Body::from_stream(stream::unfold(0, move |sent| async move {
+            if sent == pieces {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), sent + 1))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sec_05_a_body_has_its_time_however_it_trickles() {
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
+        let room = Room::new(1 << 20);
+        let seconds = BODY_TIMEOUT.as_secs() as usize;
+        let (whole, _taken) = read_json(&headers, slow(seconds - 1), &room).await.unwrap();
+        assert_eq!(whole.len(), seconds - 1, "in time");
+        for pieces in [seconds + 1, usize::MAX] {
+            let begin = tokio::time::Instant::now();
+            let error = read_json(&headers, slow(pieces), &room).await.unwrap_err();
+            assert_eq!(begin.elapsed().as_secs(), BODY_TIMEOUT.as_secs());
+            assert_eq!(error.grpc_code(), Code::Aborted);
+            assert!(error.message().contains("30s"), "{error:?}");
+            let response = axum::response::IntoResponse::into_response(error);
+            assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
+        }
+    }
+}

@@ -18,8 +18,10 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
+use crate::certificates::Signed;
 use crate::process::PATIENCE;
 
 /// A span as tests look at it; ids are hexadecimal, of nobody they are empty.
@@ -97,6 +99,7 @@ fn value(value: Option<&AnyValue>) -> String {
 
 /// A running collector; it ends when it is dropped.
 pub(super) struct Collector {
+    scheme: &'static str,
     address: SocketAddr,
     spans: Arc<Mutex<Vec<Recorded>>>,
     headers: Arc<Mutex<Vec<String>>>,
@@ -144,6 +147,19 @@ impl Collector {
 
     /// Takes its time for each batch.
     pub(super) async fn with_delay(delay: Duration) -> Self {
+        Self::serve("http", Server::builder(), delay).await
+    }
+
+    /// Takes everything at once from who believes its certificate.
+    pub(super) async fn over_tls(signed: &Signed) -> Self {
+        let read = |path: &str| std::fs::read(path).expect("a file of certificates");
+        let identity = Identity::from_pem(read(&signed.cert), read(&signed.key));
+        let tls = ServerTlsConfig::new().identity(identity);
+        let server = Server::builder().tls_config(tls).expect("TLS");
+        Self::serve("https", server, Duration::ZERO).await
+    }
+
+    async fn serve(scheme: &'static str, mut server: Server, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let taking = Taking {
@@ -153,12 +169,13 @@ impl Collector {
         };
         let (spans, headers) = (Arc::clone(&taking.spans), Arc::clone(&taking.headers));
         let task = tokio::spawn(async move {
-            let _ = tonic::transport::Server::builder()
+            let _ = server
                 .add_service(TraceServiceServer::new(taking))
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await;
         });
         Self {
+            scheme,
             address,
             spans,
             headers,
@@ -177,6 +194,7 @@ impl Collector {
             }
         });
         Self {
+            scheme: "http",
             address,
             spans: Arc::default(),
             headers: Arc::default(),
@@ -186,7 +204,7 @@ impl Collector {
 
     /// Where it listens, as a URL.
     pub(super) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Everything so far.

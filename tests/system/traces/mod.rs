@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use self::collector::{Collector, Recorded, Tree};
 use crate::answer::Answer;
+use crate::certificates::Authority;
 use crate::client::{Client, rest};
 use crate::models::{endless, slow_model, tiny_model, tiny_prompt, with};
 use crate::process::{Process, baton};
@@ -29,6 +30,16 @@ struct Traced {
     prefill: Process,
     router: Process,
     _roles: Roles,
+}
+
+/// A service of a tiny model with one decode worker, whose spans a collector takes.
+async fn collected(router_flags: &[&str], more: &[(&str, &str)]) -> (Traced, Collector) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let collector = Collector::start().await;
+    let model = tiny_model(folder.path());
+    // Whoever is ready has read the model.
+    let service = Traced::start(&model, &collector.url(), router_flags, 1, more).await;
+    (service, collector)
 }
 
 impl Traced {
@@ -149,17 +160,8 @@ fn assert_handed_off(tree: &Tree, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_01_spans_of_all_processes_are_one_trace_over_grpc_and_http() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let collector = Collector::start().await;
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-of-test=a%20b");
-    let service = Traced::start(
-        &tiny_model(folder.path()),
-        &collector.url(),
-        &[],
-        1,
-        &[headers],
-    )
-    .await;
+    let (service, collector) = collected(&[], &[headers]).await;
     let request = with(endless(tiny_prompt(1, 90), 7), |sampling| {
         (sampling.seed, sampling.temperature) = (Some(11), Some(0.5));
     });
@@ -209,10 +211,7 @@ async fn obs_01_spans_of_all_processes_are_one_trace_over_grpc_and_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_01_malformed_and_unsampled_contexts() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let collector = Collector::start().await;
-    let model = tiny_model(folder.path());
-    let service = Traced::start(&model, &collector.url(), &[], 1, &[]).await;
+    let (service, collector) = collected(&[], &[]).await;
     let request = || endless(tiny_prompt(2, 90), 4);
     let body = json!({"prompt": tiny_prompt(3, 90), "max_tokens": 4, "ignore_eos": true});
     // Not wanted by its caller: nobody hears of it.
@@ -260,10 +259,7 @@ async fn obs_01_malformed_and_unsampled_contexts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_01_logs_of_a_request_name_its_trace_from_the_first_line_on() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let collector = Collector::start().await;
-    let model = tiny_model(folder.path());
-    let service = Traced::start(&model, &collector.url(), &LOGS_ALL, 1, &[]).await;
+    let (service, _collector) = collected(&LOGS_ALL, &[]).await;
     let refused = |of: &str, trace: &str| {
         let log = service.router.log();
         let all: Vec<_> = (log.lines())
@@ -297,10 +293,7 @@ async fn obs_01_logs_of_a_request_name_its_trace_from_the_first_line_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_01_two_choices_are_one_set_of_spans() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let collector = Collector::start().await;
-    let model = tiny_model(folder.path());
-    let service = Traced::start(&model, &collector.url(), &[], 1, &[]).await;
+    let (service, collector) = collected(&[], &[]).await;
     let request = with(endless(tiny_prompt(4, 90), 5), |sampling| {
         (sampling.n, sampling.temperature) = (Some(2), Some(1.0));
     });
@@ -317,11 +310,8 @@ async fn obs_01_two_choices_are_one_set_of_spans() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_01_a_prompt_that_is_computed_where_it_decodes() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let collector = Collector::start().await;
-    let model = tiny_model(folder.path());
     let flags = ["--local-prefill-tokens", "1000"];
-    let service = Traced::start(&model, &collector.url(), &flags, 1, &[]).await;
+    let (service, collector) = collected(&flags, &[]).await;
     let request = endless(tiny_prompt(5, 300), 5);
     service.generate(request, &sampled(TRACE)).await;
     let names = [("decode leg", 1), ("text_completion tiny", 1)];
@@ -451,9 +441,6 @@ async fn obs_04_useless_collectors_touch_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let model = tiny_model(folder.path());
-    let collector = Collector::start().await;
     let odd = [
         ("OTEL_TRACES_SAMPLER", "sometimes"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
@@ -464,7 +451,7 @@ async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
         ("OTEL_SERVICE_NAME", "of-test"),
     ];
-    let service = Traced::start(&model, &collector.url(), &[], 1, &odd).await;
+    let (service, collector) = collected(&[], &odd).await;
     service
         .generate(endless(tiny_prompt(1, 90), 4), &sampled(TRACE))
         .await;
@@ -475,6 +462,8 @@ async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
         assert!(log.contains(name), "{name} is not in {log}");
     }
     drop(service);
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
     let service = Traced::start(&model, "no url at all", &[], 1, &[]).await;
     let answer = service
         .generate(endless(tiny_prompt(1, 90), 4), &sampled(TRACE))
@@ -485,6 +474,52 @@ async fn obs_04_settings_that_make_no_sense_are_told_and_serve() {
         log.contains("OTEL_EXPORTER_OTLP_ENDPOINT is \"no url at all\""),
         "{log}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn obs_04_collectors_under_tls_are_known_by_their_authority() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = tiny_model(folder.path());
+    let authority = Authority::new(folder.path(), "collectors");
+    let stranger = Authority::new(folder.path(), "strangers");
+    let collector = Collector::over_tls(&authority.sign("collector")).await;
+    let name = "text_completion tiny";
+    let start = async |ca: &str| {
+        let settings = [
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca),
+            // So that a batch is given up soon.
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "300"),
+        ];
+        Traced::start(&model, &collector.url(), &[], 1, &settings).await
+    };
+    let request = || endless(tiny_prompt(9, 90), 4);
+    let service = start(&authority.ca).await;
+    let expected = service.generate(request(), &sampled(TRACE)).await;
+    let names = [&HANDED_OFF[..], &[(name, 1)]].concat();
+    assert_handed_off(&collector.trace(TRACE, &names).await, name);
+    let lost = service.client.counter("trace_spans_failed").await;
+    assert_eq!(lost, 0, "{}", service.router.log());
+    drop(service);
+
+    // Nobody that a stranger vouches for is told anything; requests do not notice.
+    let service = start(&stranger.ca).await;
+    let trace = TRACE.replace('4', "5");
+    let answer = service.generate(request(), &sampled(&trace)).await;
+    assert_eq!(answer.ids(), expected.ids());
+    let begin = Instant::now();
+    while service.client.counter("trace_spans_failed").await == 0 {
+        assert!(begin.elapsed() < crate::process::PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    service.client.assert_idle().await;
+    let all = collector.spans();
+    assert!(all.iter().all(|span| span.trace != trace), "{all:#?}");
+    let log = service.router.log();
+    let told = log
+        .lines()
+        .find(|line| line.contains("traces do not reach"));
+    let told = told.unwrap_or_else(|| panic!("not told: {log}"));
+    assert!(told.contains("certificate"), "not why: {told}");
 }
 
 /// Names of the phases, in the order of their beginnings.
