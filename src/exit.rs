@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use baton_proto::code_name;
 
+use crate::output;
+
 /// Exit code of a wrong command line or configuration, clap's own too.
 pub(crate) const USAGE: i32 = 2;
 const USAGE_CODE: u8 = USAGE as u8;
@@ -54,6 +56,17 @@ impl Failure {
             status.message()
         ))
     }
+    /// 0: nobody reads on, which is no failure, and ends the command.
+    pub(crate) fn reader_gone() -> Self {
+        Self {
+            code: 0,
+            message: String::new(),
+        }
+    }
+    /// Whether nobody reads on.
+    pub(crate) fn is_reader_gone(&self) -> bool {
+        self.code == 0
+    }
     /// What went wrong.
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -69,7 +82,7 @@ impl Failure {
     /// Prints the message and gives the code. An empty message has been told already.
     pub(crate) fn report(self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("baton: {}", self.message);
+            output::remark(&format!("baton: {}\n", self.message));
         }
         ExitCode::from(self.code)
     }

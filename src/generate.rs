@@ -1,6 +1,6 @@
 //! `baton generate`: one request, streamed to standard output.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::time::Duration;
 
 use baton_proto::code_name;
@@ -16,7 +16,7 @@ use crate::args::{Format, GenerateArgs};
 use crate::exit::{Failure, readable};
 use crate::receipt::{receipt_json, receipt_text, usage_json};
 use crate::timeline::{Canvas, Timeline};
-use crate::{client, trace};
+use crate::{client, output, trace};
 
 /// Largest --prompt-file; the router's own limit is lower and names itself.
 const MAX_PROMPT_FILE_BYTES: u64 = 64 << 20;
@@ -220,7 +220,7 @@ impl Printer {
         }
         if self.choices == 1 {
             self.midline = !token.text.ends_with('\n') && (self.midline || !token.text.is_empty());
-            return write_out(&token.text);
+            return output::result(&token.text);
         }
         if let Some(text) = self.texts.get_mut(token.choice as usize) {
             text.push_str(&token.text);
@@ -242,13 +242,13 @@ impl Printer {
         }
         if self.choices == 1 {
             self.midline = false;
-            return write_out("\n");
+            return output::result("\n");
         }
         let text = self
             .texts
             .get(finished.choice as usize)
             .map_or("", String::as_str);
-        write_out(&format!("[{}] {text}\n", finished.choice))
+        output::result(&format!("[{}] {text}\n", finished.choice))
     }
 
     fn done(&mut self, done: &DoneEvent) -> Result<(), Failure> {
@@ -258,7 +258,7 @@ impl Printer {
             );
         }
         if self.receipt {
-            eprint!("\n{}", receipt_text(done));
+            output::remark(&format!("\n{}", receipt_text(done)));
         }
         Ok(())
     }
@@ -268,12 +268,14 @@ impl Printer {
             return line(&json!({ "event": "trace", "trace": timeline.json() }));
         }
         let drawn = Canvas::of(&std::io::stderr()).draw(timeline);
-        eprint!("\n{drawn}");
+        output::remark(&format!("\n{drawn}"));
         Ok(())
     }
 
     fn error(&mut self, error: StreamError) -> Failure {
         let (failure, code, message) = match error {
+            // Nobody would read it.
+            StreamError::Local(failure) if failure.is_reader_gone() => return failure,
             StreamError::Status(status) => {
                 let status = readable(&status);
                 let code = code_name(status.code());
@@ -291,7 +293,7 @@ impl Printer {
         if self.format != Format::Json {
             if self.midline {
                 // The text was cut: the message goes on a line of its own.
-                let _ = write_out("\n");
+                let _ = output::result("\n");
             }
             return failure;
         }
@@ -303,14 +305,7 @@ impl Printer {
 }
 
 fn line(value: &Value) -> Result<(), Failure> {
-    write_out(&format!("{value}\n"))
-}
-
-fn write_out(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::failed(format!("cannot write the output: {error}")))
+    output::result(&format!("{value}\n"))
 }
 
 fn finish_reason(reason: FinishReason) -> &'static str {

@@ -8,8 +8,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::args::{HealthArgs, HealthName};
-use crate::client;
 use crate::exit::Failure;
+use crate::{client, output};
 
 /// Longest time of the whole question.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,6 +39,5 @@ pub(crate) async fn run(args: HealthArgs) -> Result<(), Failure> {
     if status != ServingStatus::Serving {
         return Err(Failure::refused(format!("{address} is not {name}")));
     }
-    println!("serving");
-    Ok(())
+    output::result("serving\n")
 }

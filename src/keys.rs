@@ -7,7 +7,7 @@ use baton_router::{ApiKeys, KeyList, new_key};
 
 use crate::args::{KeysArgs, KeysCommand, NewKeyArgs};
 use crate::exit::Failure;
-use crate::small_file;
+use crate::{output, small_file};
 
 /// Largest list.
 const MAX_LIST_BYTES: u64 = 4 << 20;
@@ -38,9 +38,9 @@ fn new(args: &NewKeyArgs) -> Result<(), Failure> {
     }
     // What a router would refuse is not printed.
     KeyList::parse(&lines).map_err(|error| Failure::usage(error.to_string()))?;
-    eprintln!("The key, shown this once:");
-    println!("{key}");
-    eprintln!("Add to the file of --api-keys:\n\n{lines}");
+    output::remark("The key, shown this once:\n");
+    output::result(&format!("{key}\n"))?;
+    output::remark(&format!("Add to the file of --api-keys:\n\n{lines}\n"));
     Ok(())
 }
 

@@ -3,10 +3,12 @@
 
 use tracing_subscriber::EnvFilter;
 
+use crate::output;
+
 /// Starts logging with a filter such as `info` or `baton_router=debug,warn`.
 pub(crate) fn start(filter: Option<&str>) {
     let filter = EnvFilter::try_new(filter.unwrap_or("warn,baton=info")).unwrap_or_else(|error| {
-        eprintln!("baton: log filter ignored: {error}");
+        output::remark(&format!("baton: log filter ignored: {error}\n"));
         EnvFilter::new("warn")
     });
     tracing_subscriber::fmt()

@@ -13,6 +13,7 @@ mod health;
 mod interrupts;
 mod keys;
 mod logs;
+mod output;
 mod progress;
 mod receipt;
 mod roles;

@@ -6,8 +6,8 @@ use baton_proto::v1::{
 use serde_json::{Value, json};
 
 use crate::args::{DrainArgs, Format, StatusArgs};
-use crate::client;
 use crate::exit::Failure;
+use crate::{client, output};
 
 /// Prints workers, roles, incarnations, queues and ledgers.
 pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
@@ -17,11 +17,10 @@ pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
         .await
         .map_err(|status| Failure::from_status(&status))?
         .into_inner();
-    match args.format.unwrap_or(Format::Text) {
-        Format::Json => println!("{}", status_json(&response)),
-        Format::Text => print!("{}", status_text(&response)),
-    }
-    Ok(())
+    output::result(&match args.format.unwrap_or(Format::Text) {
+        Format::Json => format!("{}\n", status_json(&response)),
+        Format::Text => status_text(&response),
+    })
 }
 
 /// Asks a worker to finish what runs.
@@ -37,11 +36,10 @@ pub(crate) async fn drain(args: DrainArgs) -> Result<(), Failure> {
         .drain(request)
         .await
         .map_err(|status| Failure::from_status(&status))?;
-    println!(
-        "{worker_id} drains; {} requests still run there",
-        response.into_inner().running
-    );
-    Ok(())
+    let running = response.into_inner().running;
+    output::result(&format!(
+        "{worker_id} drains; {running} requests still run there\n"
+    ))
 }
 
 fn role(worker: &WorkerStatus) -> &'static str {

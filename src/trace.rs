@@ -3,9 +3,9 @@
 use baton_proto::v1::{DoneEvent, GetRequestRequest};
 
 use crate::args::{AskingSecurityArgs, Format, TraceArgs};
-use crate::client;
 use crate::exit::Failure;
 use crate::timeline::{Canvas, Timeline};
+use crate::{client, output};
 
 /// Draws a request by its id or label.
 pub(crate) async fn run(args: TraceArgs) -> Result<(), Failure> {
@@ -17,11 +17,10 @@ pub(crate) async fn run(args: TraceArgs) -> Result<(), Failure> {
     let timeline = remembered(args.connect.as_deref(), &args.security, request)
         .await?
         .map_err(|status| Failure::from_status(&status))?;
-    match args.format.unwrap_or(Format::Text) {
-        Format::Json => println!("{}", timeline.json()),
-        Format::Text => print!("{}", Canvas::of(&std::io::stdout()).draw(&timeline)),
-    }
-    Ok(())
+    output::result(&match args.format.unwrap_or(Format::Text) {
+        Format::Json => format!("{}\n", timeline.json()),
+        Format::Text => Canvas::of(&std::io::stdout()).draw(&timeline),
+    })
 }
 
 /// The timeline of a request that has just ended: as the router remembers it, else by its receipt.

@@ -127,7 +127,11 @@ impl Task {
                 status.code(),
                 Code::InvalidArgument | Code::FailedPrecondition
             );
-            if was_registered || refused {
+            if was_registered && !refused {
+                // No news if the router is back at once, or if this worker ends with it; else the next line tells.
+                let router = &self.router;
+                tracing::info!(router, error, "registration ended; trying again");
+            } else if refused {
                 tracing::warn!(
                     router = self.router,
                     error,

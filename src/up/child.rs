@@ -225,7 +225,7 @@ impl Why {
             }
             // The child has told which flag is wrong; it was this command's.
             Self::Exited(status) if status.code() == Some(USAGE) => {
-                Failure::usage(format!("{name} did not start: {}", describe(*status)))
+                Failure::usage(format!("{name} did not start: {}", describe(*status))).told()
             }
             Self::Exited(status) => {
                 Failure::failed(format!("{name} did not start: {}", describe(*status)))

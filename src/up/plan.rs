@@ -1,7 +1,10 @@
 //! Which children there are and with which flags: `up`'s arguments, validated once.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use baton_proto::ids::WorkerId;
+use baton_worker::{PoolSize, WorkerError, WorkerOptions};
 
 use crate::args::{OFF, UpArgs};
 use crate::client::DEFAULT_ROUTER;
@@ -65,6 +68,7 @@ impl Plan {
                 )));
             }
         }
+        check_workers(&args, &model)?;
         let metrics = MetricsPorts::new(args.metrics_listen.as_deref(), prefill + decode)?;
         let available = available_cpus();
         let share = |workers: u32| (available.len() / 2 / workers.max(1) as usize).max(1);
@@ -226,6 +230,33 @@ impl Plan {
         push(&mut arguments, "--tls-name", security.tls_name.as_ref());
         arguments
     }
+}
+
+/// What every worker would refuse is refused here, once.
+fn check_workers(args: &UpArgs, model: &Path) -> Result<(), Failure> {
+    let budgets = [
+        ("--prefill-token-budget", args.prefill_token_budget),
+        ("--decode-token-budget", args.decode_token_budget),
+    ];
+    for (flag, budget) in budgets {
+        let worker_id = WorkerId::new("up").ok_or_else(|| Failure::failed("no name"))?;
+        let mut options = WorkerOptions::new(model.to_owned(), worker_id);
+        options.pool = args.pages.map_or(PoolSize::Auto, PoolSize::Pages);
+        options.page_size = args.page_size.unwrap_or(options.page_size);
+        if let Some(budget) = budget {
+            (options.token_budget, options.max_chunk) = (budget, budget);
+            options.max_batch = options.max_batch.min(budget);
+        }
+        options.validate().map_err(|error| match error {
+            WorkerError::Option {
+                option: "token-budget",
+                value,
+                allowed,
+            } => Failure::usage(format!("{flag} is {value}, must be {allowed}")),
+            other => Failure::usage(format!("--{other}")),
+        })?;
+    }
+    Ok(())
 }
 
 /// Ports for metrics, one after another.

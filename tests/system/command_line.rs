@@ -1,5 +1,7 @@
 //! What the command line promises of output: text, JSON, where values come from, the load generator.
 
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use crate::models::{default_model, tiny_model};
@@ -90,6 +92,50 @@ async fn generate_streams_text_and_json() {
         assert_eq!(sum, part("total"));
     }
     service.assert_idle().await;
+}
+
+/// Runs `baton` while nobody reads its standard output any more.
+fn unread(arguments: &[&str]) -> Ended {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let ended = Command::new(env!("CARGO_BIN_EXE_baton"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .output()
+        .expect("baton starts");
+    Ended {
+        code: ended.status.code(),
+        stdout: String::new(),
+        stderr: String::from_utf8_lossy(&ended.stderr).into_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_end_quietly_when_nobody_reads_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = Setup::new(&tiny_model(folder.path())).start().await;
+    let connect = ["--connect", service.address.as_str()];
+    let prompt = ["--token-ids", "1,2,3", "--max-tokens", "4", "--ignore-eos"];
+    let generate = [&["generate"][..], &connect, &prompt].concat();
+    let json = ["--format", "json"];
+    for arguments in [
+        generate.clone(),
+        [&generate[..], &["--n", "2"]].concat(),
+        [&generate[..], &json].concat(),
+        [&["status"][..], &connect].concat(),
+        [&["status"][..], &connect, &json].concat(),
+        [&["health"][..], &connect].concat(),
+        [&["bench", "serve", "--requests", "1"][..], &connect].concat(),
+    ] {
+        let ended = unread(&arguments);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+        for words in ["panicked", "pipe", "cannot write"] {
+            assert!(!ended.stderr.contains(words), "{arguments:?}: {ended:?}");
+        }
+    }
+    service.assert_idle().await;
+    assert_eq!(unread(&["keys", "new", "x"]).code, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

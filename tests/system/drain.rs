@@ -279,6 +279,8 @@ async fn a_service_that_is_told_to_end_finishes_its_streams_first() {
     let answer = rest(events, answer).await.expect("drained, not cut off");
     assert_eq!(answer.essence(), expected.essence());
     assert!(service.process.wait().success());
+    let log = service.process.log();
+    assert!(!log.contains(" WARN ") && !log.contains(" ERROR "), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

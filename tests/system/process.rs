@@ -72,6 +72,9 @@ pub(crate) fn assert_refused(arguments: &[&str], code: i32, parts: &[&str]) {
     }
     assert!(!ended.stderr.contains("panicked"), "{}", context());
     assert!(ended.stderr.len() < 4000, "{}", context());
+    let told = ended.stderr.lines();
+    let told = told.filter(|line| line.starts_with("baton: ")).count();
+    assert!(told <= 1, "told {told} times; {}", context());
 }
 
 /// A long-running process that has said that it is ready.

@@ -28,6 +28,9 @@ use crate::workers::Wanted;
 /// Longest label of a client.
 const MAX_LABEL_BYTES: usize = 128;
 
+/// Seeds that are drawn here are numbers that JavaScript, and every other reader of JSON as doubles, keeps exactly.
+const MAX_DRAWN_SEED: u64 = (1 << 53) - 1;
+
 /// A request that may run.
 #[derive(Debug)]
 pub(crate) struct Admitted {
@@ -132,7 +135,7 @@ impl<'a> Admission<'a> {
         let stops = stop_strings_from_wire(&options)?;
         let most = shared.model.context_length - 1;
         let defaults = AdmissionDefaults {
-            seed: rand::rng().random(),
+            seed: rand::rng().random_range(0..=MAX_DRAWN_SEED),
             max_tokens: shared.config.default_max_tokens.min(most),
         };
         let params = sampling_from_wire(&options, defaults, shared.model.vocabulary)?;

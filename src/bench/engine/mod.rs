@@ -21,7 +21,7 @@ use baton_model_file::{FileError, ModelFile};
 use crate::args::{BenchEngineArgs, Format};
 use crate::bench::plot;
 use crate::exit::Failure;
-use crate::progress;
+use crate::{output, progress};
 
 use figures::{Figures, Header};
 use footprint::Footprint;
@@ -44,11 +44,10 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
     if let Some(path) = &args.plot {
         chart::chart(&figures).write(path)?;
     }
-    match plan.format {
-        Format::Json => println!("{}", report::json(&figures)),
-        Format::Text => print!("{}", report::text(&figures)),
-    }
-    Ok(())
+    output::result(&match plan.format {
+        Format::Json => format!("{}\n", report::json(&figures)),
+        Format::Text => report::text(&figures),
+    })
 }
 
 /// Loads the model and runs every kind of work once, unmeasured; what is resident then is the footprint.
@@ -61,7 +60,7 @@ fn prepare(plan: &Plan) -> Result<(Subject, Vec<Work>, Footprint), Failure> {
     let context_length = model.config().context_length;
     let available = baton_worker::available_memory();
     let work = plan.work(context_length, token_bytes, available, |work, why| {
-        eprintln!("left out: {work}: {why}");
+        output::remark(&format!("left out: {work}: {why}\n"));
     });
     if work.is_empty() {
         return Err(Failure::failed("nothing is left to measure"));
@@ -96,7 +95,7 @@ fn start_peers(plan: &Plan) -> Result<Vec<Started>, Failure> {
         u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
     );
     peer.start(&plan.model, &identity, plan.threads, &mut |line| {
-        eprintln!("{line}");
+        output::remark(&format!("{line}\n"));
     })
 }
 

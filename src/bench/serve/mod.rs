@@ -11,6 +11,7 @@ mod report;
 use crate::args::{BenchServeArgs, Format};
 use crate::bench::plot;
 use crate::exit::Failure;
+use crate::output;
 
 use comparison::Comparison;
 use plan::Plan;
@@ -44,10 +45,10 @@ pub(crate) async fn run(args: BenchServeArgs) -> Result<(), Failure> {
         let report = Report::new(&samples, &plan);
         (report.json(), report.text())
     };
-    match args.format.unwrap_or(Format::Text) {
-        Format::Json => println!("{json}"),
-        Format::Text => print!("{text}"),
-    }
+    output::result(&match args.format.unwrap_or(Format::Text) {
+        Format::Json => format!("{json}\n"),
+        Format::Text => text,
+    })?;
     if runs
         .iter()
         .flat_map(|(_, samples)| samples)
