@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod answers;
 mod clients;
 mod config;
 mod counters;

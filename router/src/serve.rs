@@ -21,6 +21,7 @@ use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
 use tonic_health::server::HealthReporter;
 
+use crate::answers::{Answers, Counted};
 use crate::clients::Clients;
 use crate::config::RouterConfig;
 use crate::counters::Counters;
@@ -42,7 +43,9 @@ use crate::workers::Directory;
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// Time for the head of an HTTP request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for connections to close once no request is left.
+/// Time, at the limit, for requests to end with an error that their clients take.
+const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for connections to close once no answer is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A router that is ready to serve.
@@ -99,6 +102,7 @@ impl Router {
         };
         let shared = Shared {
             gate: Gate::new("a place", config.max_running, config.max_waiting),
+            answers: Answers::new(),
             clients: Clients::new(config.max_per_client),
             tokenizing: Tokenizing::new(config.tokenizer_threads, config.max_waiting),
             recent: Recent::new(model.name()),
@@ -209,6 +213,7 @@ impl Router {
         HttpServer {
             routes: routes(&self.operations(), self.guard.clone(), self.metrics()),
             counters: Arc::clone(&self.shared.counters),
+            answers: self.shared.answers.clone(),
             tls: self.guard.tls.clone(),
             max_connections: self.shared.config.max_connections,
             head_timeout: HEAD_TIMEOUT,
@@ -230,6 +235,7 @@ impl Router {
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let inference = InterceptedService::new(inference, self.guard.door(For::Clients));
+        let inference = Counted::new(inference, &self.shared.answers);
         let admin = AdminServiceServer::new(Admin(self.operations()))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -252,7 +258,8 @@ impl Router {
         Ok(routes)
     }
 
-    /// Is no longer ready, then refuses new requests, then waits for the running ones.
+    /// Is no longer ready, then refuses new requests, then waits for answers to be given; at the limit requests
+    /// end with an error.
     async fn drain(&self, reporter: &HealthReporter) {
         self.shared.gate.give_notice();
         set_ready(reporter, false).await;
@@ -262,20 +269,28 @@ impl Router {
             self.shared.config.drain_notice
         );
         tokio::time::sleep(self.shared.config.drain_notice).await;
-        let ended = async {
-            while self.shared.gate.inside() > 0 {
-                tokio::time::sleep(DRAIN_POLL).await;
-            }
-        };
         self.shared.gate.close();
-        if tokio::time::timeout(self.shared.config.drain_timeout, ended)
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                running = self.shared.gate.inside(),
-                "requests are cut off by shutdown"
-            );
+        let limit = self.shared.config.drain_timeout;
+        if tokio::time::timeout(limit, self.all_told()).await.is_ok() {
+            return;
+        }
+        tracing::warn!(
+            running = self.shared.gate.inside(),
+            unread = self.shared.answers.open(),
+            "requests are cut off by shutdown after {limit:?}"
+        );
+        self.shared.answers.cut_off();
+        let told = tokio::time::timeout(CUT_OFF_TIMEOUT, self.all_told());
+        if told.await.is_err() {
+            let unread = self.shared.answers.open();
+            tracing::warn!(unread, "clients do not take the end of their answers");
+        }
+    }
+
+    /// Waits until no request runs and every answer has been given.
+    async fn all_told(&self) {
+        while self.shared.gate.inside() + self.shared.answers.open() > 0 {
+            tokio::time::sleep(DRAIN_POLL).await;
         }
     }
 }

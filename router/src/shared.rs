@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use baton_proto::v1;
 use baton_telemetry::traces::Tracer;
 
+use crate::answers::Answers;
 use crate::clients::Clients;
 use crate::config::RouterConfig;
 use crate::counters::Counters;
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) timings: Arc<Timings>,
     /// Requests being served and waiting to be.
     pub(crate) gate: Gate,
+    /// Answers that clients have not been given whole.
+    pub(crate) answers: Answers,
     /// Calls in progress by client.
     pub(crate) clients: Arc<Clients>,
     pub(crate) tokenizing: Tokenizing,

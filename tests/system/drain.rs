@@ -316,6 +316,50 @@ async fn a_router_that_is_told_to_end_refuses_and_finishes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_a_router_at_its_drain_limit_says_so_on_every_stream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let roles = Roles::new(&slow_model(folder.path()));
+    let flags = ["--drain-limit-ms", "100", "--http-listen", "127.0.0.1:0"];
+    let mut router = roles.router(&flags);
+    let decode = roles.worker("decode", &router, &["--pages", "1024"]);
+    let client = Client::connect(router.address()).await;
+    client.until_ready(1).await;
+    let mut http = TcpStream::connect(router.http()).expect("HTTP is served");
+    http.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let prompt = tiny_prompt(2, 30);
+    let body = format!(
+        "{{\"prompt\": {prompt:?}, \"max_tokens\": 3900, \"ignore_eos\": true, \"stream\": true}}"
+    );
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    http.write_all(request.as_bytes()).expect("it is open");
+    let mut http = BufReader::new(http);
+    let mut said = String::new();
+    while !said.contains("data: ") {
+        http.read_line(&mut said).expect("a stream begins");
+    }
+    let mut events = client.open(endless(tiny_prompt(1, 100), 3900)).await;
+    events.message().await.expect("running").expect("more");
+    router.signal("TERM");
+    let status = rest(events, Answer::default());
+    let status = tokio::time::timeout(PATIENCE, status)
+        .await
+        .expect("an end");
+    let status = status.expect_err("cut off, and no success");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("shutting down"), "{status:?}");
+    // All of it, to its proper end.
+    http.read_to_string(&mut said).expect("no torn answer");
+    let last = said.rsplit("data: ").next().expect("events");
+    assert!(last.starts_with("{\"error\":"), "{last}");
+    assert!(last.contains("shutting down"), "{last}");
+    assert!(last.ends_with("\r\n0\r\n\r\n"), "{last}");
+    assert!(router.wait().success(), "{}", router.log());
+    let decode = WorkerClient::connect(decode.address()).await;
+    decode.when("idle", is_idle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn k8s_02_a_router_that_ends_serves_those_who_have_not_noticed_yet() {
     let folder = tempfile::tempdir().expect("a folder");
     let roles = Roles::new(&tiny_model(folder.path()));

@@ -2,13 +2,9 @@
 //! in progress and is oldest, so that silence shuts nobody out. It must not know what is said on them.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Requests in progress on a connection.
@@ -33,38 +29,6 @@ impl Busy {
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A body that keeps its connection busy.
-pub(super) struct HeldBody {
-    body: Body,
-    _held: Held,
-}
-
-impl HeldBody {
-    pub(super) fn new(body: Body, held: Held) -> Self {
-        Self { body, _held: held }
-    }
-}
-
-impl HttpBody for HeldBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -17,8 +17,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
-use super::connections::{Busy, Connections, HeldBody};
+use super::connections::{Busy, Connections};
 use super::patience::Patient;
+use crate::answers::{Answers, HeldBody};
 use crate::counters::{Counters, route};
 
 /// Time for TLS.
@@ -34,6 +35,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct HttpServer {
     pub(crate) routes: Router,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) answers: Answers,
     pub(crate) tls: Option<Tls>,
     pub(crate) max_connections: usize,
     /// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
@@ -78,7 +80,7 @@ impl HttpServer {
     ) -> impl Future<Output = ()> + Send + use<> {
         let (routes, tls, patience) = (self.routes.clone(), self.tls.clone(), self.write_deadline);
         let head_timeout = self.head_timeout;
-        let counters = Arc::clone(&self.counters);
+        let (counters, answers) = (Arc::clone(&self.counters), self.answers.clone());
         async move {
             let address = accepted.address;
             let Some((stream, shown)) = secured(accepted, tls).await else {
@@ -86,7 +88,7 @@ impl HttpServer {
             };
             let peer = PeerInfo { address, shown };
             let service = service_fn(move |request: hyper::Request<Incoming>| {
-                let (routes, held) = (routes.clone(), busy.hold());
+                let (routes, held) = (routes.clone(), (busy.hold(), answers.begin()));
                 let (counters, route) = (Arc::clone(&counters), route(request.uri().path()));
                 let mut request: Request = request.map(Body::new);
                 request.extensions_mut().insert(peer.clone());
@@ -169,6 +171,7 @@ mod tests {
         let server = HttpServer {
             routes: Router::new().route("/", get(async || "well")),
             counters: Arc::default(),
+            answers: Answers::new(),
             tls: None,
             max_connections: 10,
             head_timeout,

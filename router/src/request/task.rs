@@ -95,7 +95,7 @@ pub(crate) fn start(
     };
     let serve = async move {
         let _places = (client, place);
-        let result = task.run().await;
+        let result = task.run_unless_cut_off().await;
         let request_id = task.request.request_id.clone();
         let code = match result {
             Ok(()) => task.finish().await,
@@ -114,6 +114,16 @@ pub(crate) fn start(
 }
 
 impl RequestTask {
+    /// As [`Self::run`]; a router that ends does not wait for ever. Dropping what runs cancels its legs.
+    async fn run_unless_cut_off(&mut self) -> Result<(), RequestError> {
+        let shared = Arc::clone(&self.shared);
+        tokio::select! {
+            biased;
+            result = self.run() => result,
+            () = shared.answers.are_cut_off() => Err(RequestError::ShuttingDown),
+        }
+    }
+
     /// Serves until every choice has ended.
     async fn run(&mut self) -> Result<(), RequestError> {
         let mut backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
@@ -309,7 +319,12 @@ impl RequestTask {
             usage: Some(usage),
             receipt: Some(receipt),
         }));
-        match outbox.flush().await {
+        let flushed = tokio::select! {
+            biased;
+            flushed = outbox.flush() => flushed,
+            () = shared.answers.are_cut_off() => Err(RequestError::ShuttingDown),
+        };
+        match flushed {
             Ok(()) => tonic::Code::Ok,
             Err(error) => end_badly(outbox, &shared, error),
         }

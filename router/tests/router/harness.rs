@@ -15,6 +15,7 @@ use baton_proto::v1::inference_service_client::InferenceServiceClient;
 use baton_router::{ApiKeys, Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
@@ -124,6 +125,10 @@ pub(crate) struct Harness {
     pub(crate) http: String,
     pub(crate) board: Board,
     channel: Channel,
+    /// Tells the router to end.
+    stop: Option<oneshot::Sender<()>>,
+    /// Says that it has.
+    ended: Option<oneshot::Receiver<()>>,
     _process: Process,
 }
 
@@ -177,6 +182,7 @@ impl Harness {
         let address = listener.local_addr().unwrap().to_string();
         let http_address = http.local_addr().unwrap().to_string();
         let process = Process::new();
+        let ((stop, stopping), (ending, ended)) = (oneshot::channel(), oneshot::channel());
         process.spawn(async move {
             let router = Router::new(config, model, membership(), Dialer::plain()).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
@@ -184,9 +190,10 @@ impl Harness {
             router
                 .with_http(Some(http))
                 .with_keys(keys)
-                .serve(listener, std::future::pending())
+                .serve(listener, async { stopping.await.unwrap_or_default() })
                 .await
                 .unwrap();
+            let _ = ending.send(());
         });
         let channel = Dialer::plain().channel(&address).unwrap();
         Self {
@@ -194,8 +201,16 @@ impl Harness {
             http: http_address,
             board: Board::default(),
             channel,
+            stop: Some(stop),
+            ended: Some(ended),
             _process: process,
         }
+    }
+
+    /// Tells the router to end, and gives what says that it has.
+    pub(crate) fn end(&mut self) -> oneshot::Receiver<()> {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.ended.take().unwrap()
     }
 
     /// A router with one worker of each kind that behave.

@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod choices;
+mod ending;
 mod failures;
 mod fake;
 mod harness;
