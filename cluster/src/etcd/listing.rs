@@ -4,7 +4,6 @@
 //! prefix again, which replaces what was listed before. It must not know what becomes of the workers
 //! that it reads of.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use super::options::EtcdOptions;
 use super::record;
 use super::session::{answered, connect};
 use super::standing::Standing;
+use super::told::Told;
 use crate::ClusterError;
 use crate::backoff::Backoff;
 use crate::dialer::Dialer;
@@ -35,8 +35,6 @@ const PROGRESS: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(6);
 /// A connection that lasted this long was a good one.
 const STEADY: Duration = Duration::from_secs(2);
-/// Most skipped entries that are remembered so as not to be told again.
-const MAX_TOLD: usize = 1024;
 
 /// Follows etcd for as long as the router lives.
 pub(crate) async fn keep_members(
@@ -51,7 +49,7 @@ pub(crate) async fn keep_members(
         dialer: dialer.clone(),
         candidates: Candidates::new(dialer, writer, check, Arc::clone(&standing)),
         standing,
-        told: HashSet::new(),
+        told: Told::default(),
         // The first answer is news.
         away: true,
     };
@@ -80,8 +78,8 @@ struct Listing {
     dialer: Dialer,
     candidates: Candidates,
     standing: Arc<Standing>,
-    /// Skipped entries, by key and revision.
-    told: HashSet<(Vec<u8>, i64)>,
+    /// Skipped entries.
+    told: Told,
     /// Whether there has been no full read since the last trouble, which has been told.
     away: bool,
 }
@@ -136,6 +134,7 @@ impl Listing {
         let end = range_end(&from);
         let mut revision = 0;
         let (mut read, mut listed) = (0, Vec::new());
+        self.told.begin_read();
         loop {
             let options = GetOptions::new()
                 .with_range(end.clone())
@@ -167,6 +166,7 @@ impl Listing {
             let entries = listed.len();
             tracing::info!(entries, age_ms, "workers read from etcd");
         }
+        self.told.end_read();
         self.standing.heard();
         self.standing.full_read();
         self.candidates.replace(listed);
@@ -177,6 +177,7 @@ impl Listing {
         for entry in message.events().iter().filter_map(etcd_client::Event::kv) {
             // Only what was deleted has version 0.
             if entry.version() == 0 {
+                self.told.forget(entry.key());
                 if let Some(name) = self.options.prefix().parse(entry.key()) {
                     self.candidates.unlist(&name);
                 }
@@ -190,15 +191,18 @@ impl Listing {
     fn read(&mut self, entry: &KeyValue) -> Option<WorkerInfo> {
         let (named, error) = match record::decode(self.options.prefix(), entry.key(), entry.value())
         {
-            Ok(info) => return Some(info),
+            Ok(info) => {
+                self.told.forget(entry.key());
+                return Some(info);
+            }
             Err(wrong) => wrong,
         };
         // What was said before of the one that it names no longer counts.
         if let Some(name) = named {
             self.candidates.unlist(&name);
         }
-        let which = (entry.key().to_vec(), entry.mod_revision());
-        if self.told.len() < MAX_TOLD && self.told.insert(which) {
+        // All that one read can meet.
+        if (self.told).is_news(entry.key(), entry.mod_revision(), MAX_KEYS + PAGE) {
             self.standing.skip();
             let key: String = String::from_utf8_lossy(entry.key())
                 .chars()

@@ -12,6 +12,7 @@ mod record;
 mod registration;
 mod session;
 mod standing;
+mod told;
 
 #[cfg(test)]
 mod tests;
