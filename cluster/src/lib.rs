@@ -34,7 +34,7 @@ pub use dialer::Dialer;
 pub use error::ClusterError;
 pub use etcd::{EtcdOptions, EtcdPassword, EtcdRegistration, is_etcd_entry};
 pub use incoming::{Connection, PeerInfo, incoming, incoming_under};
-pub use link::{Call, Link};
+pub use link::{Call, Link, framed_messages};
 pub use membership::{CheckWorker, Membership};
 pub use registry::Registry;
 pub use static_list::{MAX_STATIC_WORKERS, StaticList};

@@ -9,7 +9,10 @@ use tonic::metadata::MetadataMap;
 
 /// Time a client gives its request; `None` if it says nothing. The format is that of gRPC over
 /// HTTP/2: at most eight digits and a unit of `H`, `M`, `S`, `m`, `u` or `n`.
-pub(crate) fn time_given(metadata: &MetadataMap) -> Result<Option<Duration>, ConvertError> {
+///
+/// # Errors
+/// The header is something else.
+pub fn time_given(metadata: &MetadataMap) -> Result<Option<Duration>, ConvertError> {
     let Some(value) = metadata.get("grpc-timeout") else {
         return Ok(None);
     };
@@ -42,6 +45,10 @@ fn parse(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng as _, SeedableRng as _};
+    use tonic::metadata::MetadataValue;
+
     use super::*;
 
     #[test]
@@ -52,5 +59,37 @@ mod tests {
         for wrong in ["", "S", "5", "5x", "123456789S", "-1S", "1.5S", "٣S"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn spoiled_timeouts_are_refused_or_within_the_format() {
+        const ALPHABET: &[u8] = b"0123456789HMSmun+-. \xff\xd9";
+        let seed = rand::random();
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let most = Duration::from_hours(99_999_999);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let digits = random.random_range(0..11);
+            let mut text: Vec<u8> = (0..digits)
+                .map(|_| random.random_range(b'0'..=b'9'))
+                .collect();
+            text.push(b"HMSmun"[random.random_range(0..6)]);
+            if random.random_bool(0.5) {
+                let at = random.random_range(0..text.len());
+                text[at] = ALPHABET[random.random_range(0..ALPHABET.len())];
+            }
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", MetadataValue::try_from(&text[..]).unwrap());
+            match time_given(&metadata) {
+                Ok(given) => {
+                    assert!(given.expect("it was there") <= most);
+                    assert!((2..=9).contains(&text.len()), "{text:?}");
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 1000 && refused > 1000, "{read} read, {refused} not");
     }
 }

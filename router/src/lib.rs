@@ -35,6 +35,7 @@ mod tokenizing;
 mod workers;
 
 pub use config::RouterConfig;
+pub use deadline::time_given;
 pub use error::{ConfigError, ServeError};
 pub use http::HttpBody;
 pub use keys::{ApiKeys, KeyList, new_key};

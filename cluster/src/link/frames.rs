@@ -1,6 +1,7 @@
 //! Messages as gRPC frames them: a byte that says whether it is compressed, its length, itself. It must not know
 //! where bytes come from.
 
+use baton_proto::v1::PrefillResponse;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use prost::Message;
 use tonic::Status;
@@ -72,9 +73,32 @@ impl Frames {
     }
 }
 
+/// How many messages of a prefill worker are in these bytes, which arrive in pieces of at most this size: the
+/// entry for whoever throws arbitrary bytes at it.
+///
+/// # Errors
+/// Why a message is refused, after the ones before it.
+pub fn framed_messages(bytes: &[u8], piece: usize) -> Result<usize, (usize, Status)> {
+    let mut frames = Frames::default();
+    let mut count = 0;
+    for piece in bytes.chunks(piece.max(1)) {
+        frames.add(Bytes::copy_from_slice(piece));
+        loop {
+            match frames.next::<PrefillResponse>() {
+                Ok(Some(_)) => count += 1,
+                Ok(None) => break,
+                Err(refused) => return Err((count, refused)),
+            }
+        }
+    }
+    Ok(count)
+}
+
 #[cfg(test)]
 mod tests {
     use baton_proto::v1::DrainRequest;
+    use rand::rngs::StdRng;
+    use rand::{Rng as _, SeedableRng as _};
 
     use super::*;
 
@@ -120,5 +144,46 @@ mod tests {
             refused(&[0, 0, 0, 0, 1, 0xff]).code(),
             tonic::Code::Internal
         );
+    }
+
+    #[test]
+    fn spoiled_frames_are_refused_or_read_the_same_however_they_are_cut() {
+        let seed = rand::random();
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut bytes = Vec::new();
+            for _ in 0..random.random_range(1..4) {
+                // What this is a message of does not matter: its fields are others.
+                let length = random.random_range(0..40);
+                bytes.extend_from_slice(&frame(&message(length)));
+            }
+            for _ in 0..random.random_range(0..3) {
+                let at = random.random_range(0..bytes.len());
+                match random.random_range(0..4) {
+                    0 => bytes[at] = random.random(),
+                    1 => bytes.truncate(at.max(1)),
+                    2 => bytes.splice(at..at, [0xff; 3]).for_each(drop),
+                    // Heads stand at the beginnings.
+                    _ => bytes[at.min(HEAD_BYTES - 1)] = random.random_range(0..8),
+                }
+            }
+            let told = |piece| {
+                let told = framed_messages(&bytes, piece);
+                told.map_err(|(before, status)| {
+                    (before, status.code(), status.message().to_owned())
+                })
+            };
+            let whole = told(bytes.len());
+            assert_eq!(told(1), whole);
+            assert_eq!(told(random.random_range(1..9)), whole);
+            *(if whole.is_ok() {
+                &mut read
+            } else {
+                &mut refused
+            }) += 1;
+        }
+        assert!(read > 1000 && refused > 1000, "{read} read, {refused} not");
     }
 }

@@ -23,6 +23,7 @@ use crate::ClusterError;
 use crate::dialer::Dialer;
 
 pub use call::Call;
+pub use frames::framed_messages;
 
 /// A peer's connection, open or not.
 pub struct Link {
