@@ -76,7 +76,7 @@ impl RequestTask {
     ) -> Result<(), Setback> {
         let until = Instant::now() + REPORT_WAIT;
         // Late tokens of stopped choices are dropped; a failure now costs the report only.
-        while let Some(Ok(event)) = self.race(until, leg.next()).await? {
+        while let Some(Ok(event)) = self.race_for_report(until, leg.next()).await? {
             match event {
                 DecodeEvent::Done(report) => {
                     self.receipt.decode(report, local);

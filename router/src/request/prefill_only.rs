@@ -62,7 +62,7 @@ impl RequestTask {
     pub(super) async fn close_prefill(&mut self, leg: &mut PrefillLeg) -> Result<(), Setback> {
         let until = Instant::now() + REPORT_WAIT;
         // A failure now costs the report only.
-        while let Some(Ok(event)) = self.race(until, leg.next()).await? {
+        while let Some(Ok(event)) = self.race_for_report(until, leg.next()).await? {
             if let PrefillEvent::Done(report) = event {
                 self.receipt.prefill(&report);
                 break;

