@@ -2,15 +2,16 @@
 
 use baton_proto::domain::Fingerprint;
 use baton_proto::ids::{Incarnation, TransferSecret};
+use baton_proto::limits::{MAX_CANONICAL_BYTES, MAX_NAME_BYTES};
 
 use super::wire::{Reader, Writer};
 use super::{AttemptKey, FrameError};
 use crate::error::{CloseReason, Refusal};
 
-const MAX_TEXT_BYTES: usize = 2048;
 const MAX_FIELDS: usize = 32;
 const MAX_FIELD_BYTES: usize = 64;
-pub(super) const MAX_HELLO_BYTES: usize = 12 << 10;
+/// Its texts at their longest, and half a KiB for the rest.
+pub(super) const MAX_HELLO_BYTES: usize = 2 * MAX_NAME_BYTES + 3 * MAX_CANONICAL_BYTES + 512;
 pub(super) const MAX_REFUSED_BYTES: usize = 1 + 4 + MAX_FIELDS * (4 + MAX_FIELD_BYTES);
 
 /// The sender's first frame.
@@ -57,7 +58,7 @@ impl Hello {
         out.u64(self.receiver.0);
         out.u8(u8::from(self.wants_memory));
         out.bytes(&self.slots_digest);
-        out.text(&self.host_id, MAX_TEXT_BYTES);
+        out.text(&self.host_id, MAX_NAME_BYTES);
         encode_fingerprint(&self.fingerprint, out);
     }
 
@@ -69,7 +70,7 @@ impl Hello {
             receiver: Incarnation(reader.u64()?),
             wants_memory: decode_flag(reader, "wants_memory")?,
             slots_digest: reader.array()?,
-            host_id: reader.text("host id", MAX_TEXT_BYTES)?,
+            host_id: reader.text("host id", MAX_NAME_BYTES)?,
             fingerprint: decode_fingerprint(reader)?,
         })
     }
@@ -138,13 +139,13 @@ fn encode_fingerprint(fingerprint: &Fingerprint, out: &mut Writer) {
     ] {
         out.u32(value);
     }
+    out.text(&fingerprint.kv_dtype, MAX_NAME_BYTES);
     for text in [
-        &fingerprint.kv_dtype,
         &fingerprint.layout,
         &fingerprint.rope,
         &fingerprint.numerics,
     ] {
-        out.text(text, MAX_TEXT_BYTES);
+        out.text(text, MAX_CANONICAL_BYTES);
     }
 }
 
@@ -163,10 +164,10 @@ fn decode_fingerprint(reader: &mut Reader<'_>) -> Result<Fingerprint, FrameError
         layers,
         kv_heads,
         head_dim,
-        kv_dtype: reader.text("kv_dtype", MAX_TEXT_BYTES)?,
-        layout: reader.text("layout", MAX_TEXT_BYTES)?,
-        rope: reader.text("rope", MAX_TEXT_BYTES)?,
-        numerics: reader.text("numerics", MAX_TEXT_BYTES)?,
+        kv_dtype: reader.text("kv_dtype", MAX_NAME_BYTES)?,
+        layout: reader.text("layout", MAX_CANONICAL_BYTES)?,
+        rope: reader.text("rope", MAX_CANONICAL_BYTES)?,
+        numerics: reader.text("numerics", MAX_CANONICAL_BYTES)?,
     })
 }
 

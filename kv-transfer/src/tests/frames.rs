@@ -1,6 +1,7 @@
 //! The frame codec: round trips, limits, garbage.
 
 use baton_proto::ids::{Attempt, Incarnation, TransferId, TransferSecret};
+use baton_proto::limits::{MAX_CANONICAL_BYTES, MAX_NAME_BYTES};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -125,6 +126,23 @@ fn every_frame_survives_the_wire_and_no_front_of_it_is_a_frame() {
             (&frame, bytes.len(), 0)
         );
     }
+}
+
+/// What registers can also be paired.
+#[test]
+fn a_hello_carries_texts_as_long_as_a_registration_may_have() {
+    let mut all = samples();
+    let Frame::Hello(hello) = &mut all[0] else {
+        panic!("the first sample is a Hello");
+    };
+    hello.host_id = "h".repeat(MAX_NAME_BYTES);
+    hello.fingerprint.kv_dtype = "k".repeat(MAX_NAME_BYTES);
+    hello.fingerprint.layout = "l".repeat(MAX_CANONICAL_BYTES);
+    hello.fingerprint.rope = "r".repeat(MAX_CANONICAL_BYTES);
+    hello.fingerprint.numerics = "n".repeat(MAX_CANONICAL_BYTES);
+    let bytes = all[0].encode(0);
+    let decoded = decode_frame(&bytes).expect("frame").expect("whole");
+    assert_eq!(decoded.frame, all[0]);
 }
 
 #[test]
