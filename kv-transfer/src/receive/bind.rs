@@ -11,14 +11,13 @@ use tokio::net::UnixListener;
 use super::ReceiverOptions;
 use crate::error::TransferError;
 use crate::network::Listen;
-use crate::shm::is_dead;
+use crate::shm::{is_dead, is_socket_name, socket_name};
 
 /// Most sockets that one sweep asks.
 const MAX_SWEPT: usize = 4096;
 
 pub(super) fn bind_unix(folder: &Path) -> Result<(UnixListener, PathBuf), TransferError> {
-    let name = format!("kv-{:016x}", rand::random::<u64>());
-    let path = folder.join(format!("{name}.sock"));
+    let path = folder.join(socket_name(rand::random()));
     let failed = |error: io::Error| TransferError::Bind {
         address: path.display().to_string(),
         detail: error.to_string(),
@@ -26,7 +25,7 @@ pub(super) fn bind_unix(folder: &Path) -> Result<(UnixListener, PathBuf), Transf
     std::fs::create_dir_all(folder).map_err(failed)?;
     sweep(folder);
     // It gets the name that others sweep only once it listens.
-    let unheard = folder.join(format!("{name}.bind"));
+    let unheard = path.with_extension("bind");
     let listener = UnixListener::bind(&unheard).map_err(failed)?;
     if let Err(error) = std::fs::rename(&unheard, &path) {
         let _ = std::fs::remove_file(&unheard);
@@ -42,23 +41,13 @@ fn sweep(folder: &Path) {
     };
     let ours = entries
         .flatten()
-        .filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
+        .filter(|entry| is_socket_name(&entry.file_name().to_string_lossy()));
     for entry in ours.take(MAX_SWEPT) {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && is_dead(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-}
-
-/// Whether [`bind_unix`] makes such names.
-fn is_ours(name: &str) -> bool {
-    let number = name
-        .strip_prefix("kv-")
-        .and_then(|rest| rest.strip_suffix(".sock"));
-    number.is_some_and(|digits| {
-        digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })
 }
 
 pub(super) async fn bind_tcp(

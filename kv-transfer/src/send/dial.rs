@@ -1,6 +1,7 @@
 //! Reaching a receiver: endpoints in order, handshake, one time limit. It must not know what is sent.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::frame::{AttemptKey, Frame, Hello, Welcome};
 use crate::identity::{Identity, TransportChoice};
 use crate::network::Network;
 use crate::read_buffer::ReadBuffer;
-use crate::shm::PeerMemory;
+use crate::shm::{PeerMemory, is_socket_name};
 use crate::socket::Socket;
 
 /// A connection that has been welcomed.
@@ -139,18 +140,29 @@ impl Dialer {
         })
     }
 
-    async fn try_shm(&self, grant: &Grant, endpoint: &TransferEndpoint) -> Result<Link, Miss> {
-        let here = &self.identity.host_id;
+    /// Why shm is not tried at this endpoint, if it is not.
+    fn against_shm(&self, grant: &Grant, endpoint: &TransferEndpoint) -> Option<&'static str> {
         if !self.transports.allows_shm() {
-            return Err(Miss::Endpoint("shm is switched off here".to_owned()));
+            return Some("shm is switched off here");
         }
+        let here = &self.identity.host_id;
         if here.is_empty() || *here != endpoint.host_id {
-            return Err(Miss::Endpoint("another host".to_owned()));
+            return Some("another host");
         }
         if self.peers.shm_broken(grant.incarnation) {
-            return Err(Miss::Endpoint(
-                "this peer's pool could not be mapped".to_owned(),
-            ));
+            return Some("this peer's pool could not be mapped");
+        }
+        // A grant is another's word: it leads to receivers, and to nothing else that listens here.
+        let name = Path::new(&endpoint.address).file_name();
+        if !name.is_some_and(|name| is_socket_name(&name.to_string_lossy())) {
+            return Some("no name of a receiver's socket");
+        }
+        None
+    }
+
+    async fn try_shm(&self, grant: &Grant, endpoint: &TransferEndpoint) -> Result<Link, Miss> {
+        if let Some(why) = self.against_shm(grant, endpoint) {
+            return Err(Miss::Endpoint(why.to_owned()));
         }
         let mut stream = UnixStream::connect(&endpoint.address).await?;
         if !crate::shm::same_user(&stream) {

@@ -17,6 +17,9 @@ const IDLE: Duration = Duration::from_mins(1);
 /// How often an idle mapping's peer is looked for: the mapping keeps the memory of one that is dead.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// After this long, shm is tried again with a peer whose pool could not be mapped, if it is still there.
+const BROKEN: Duration = Duration::from_mins(10);
+
 /// All receivers that this process sends to.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
@@ -29,7 +32,8 @@ struct Peer {
     memory: Option<Arc<PeerMemory>>,
     /// Rises with every use of the mapping.
     uses: u64,
-    shm_broken: bool,
+    /// When its pool could not be mapped.
+    shm_broken_at: Option<Instant>,
     /// An idle watch is running.
     watched: bool,
 }
@@ -39,7 +43,7 @@ impl Peers {
     pub(crate) fn credit(&self, incarnation: Incarnation, total: u64) -> Arc<Credit> {
         let mut peers = self.lock();
         // Peers without attempts or mapping say nothing any more.
-        peers.retain(|_, peer| peer.watched || peer.shm_broken || peer.credit.strong_count() > 0);
+        peers.retain(|_, peer| peer.watched || peer.shm_broken() || peer.credit.strong_count() > 0);
         let peer = peers.entry(incarnation).or_default();
         peer.credit.upgrade().unwrap_or_else(|| {
             let credit = Arc::new(Credit::new(total));
@@ -129,15 +133,13 @@ impl Peers {
         }
     }
 
-    /// The peer's pool cannot be mapped: shm is not tried again with this incarnation.
+    /// The peer's pool cannot be mapped: shm is not tried again with this incarnation for a while.
     pub(crate) fn break_shm(&self, incarnation: Incarnation) {
-        self.lock().entry(incarnation).or_default().shm_broken = true;
+        self.lock().entry(incarnation).or_default().shm_broken_at = Some(Instant::now());
     }
 
     pub(crate) fn shm_broken(&self, incarnation: Incarnation) -> bool {
-        self.lock()
-            .get(&incarnation)
-            .is_some_and(|peer| peer.shm_broken)
+        self.lock().get(&incarnation).is_some_and(Peer::shm_broken)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Incarnation, Peer>> {
@@ -146,9 +148,34 @@ impl Peers {
 }
 
 impl Peer {
+    fn shm_broken(&self) -> bool {
+        (self.shm_broken_at).is_some_and(|at| at.elapsed() < BROKEN)
+    }
+
     fn is_busy(&self) -> bool {
         self.memory
             .as_ref()
             .is_some_and(|memory| Arc::strong_count(memory) > 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pool_that_could_not_be_mapped_is_remembered_for_a_while() {
+        let peers = Peers::default();
+        let [broken, other] = [1, 2].map(Incarnation);
+        peers.break_shm(broken);
+        assert!(peers.shm_broken(broken) && !peers.shm_broken(other));
+        // Others coming and going do not lift it.
+        drop(peers.credit(other, 1));
+        assert!(peers.shm_broken(broken));
+        let long_ago = Instant::now().checked_sub(BROKEN);
+        peers.lock().entry(broken).or_default().shm_broken_at = long_ago;
+        assert!(!peers.shm_broken(broken));
+        drop(peers.credit(other, 1));
+        assert_eq!(peers.lock().len(), 1, "incarnations do not come back");
     }
 }

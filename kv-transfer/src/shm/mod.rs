@@ -11,10 +11,12 @@
 mod alive;
 mod descriptor;
 mod memory;
+mod name;
 mod peer;
 
 pub use memory::{SharedMemory, shared_memory};
 
 pub(crate) use alive::{has_ended, is_dead};
 pub(crate) use descriptor::{receive_with_memory, same_user, send_with_memory};
+pub(crate) use name::{is_socket_name, socket_name};
 pub(crate) use peer::PeerMemory;

@@ -201,3 +201,26 @@ async fn xfr_24_silent_connections_make_room_for_those_that_speak() {
         .await;
     }
 }
+
+#[tokio::test]
+async fn a_grant_leads_to_no_socket_but_a_receivers() {
+    let landed = receiving(layout(16), TransportChoice::Shm).await;
+    let sent = sending(layout(16), TransportChoice::Shm, 5);
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("agent.sock");
+    let stranger = std::os::unix::net::UnixListener::bind(&path).expect("bind");
+    stranger.set_nonblocking(true).expect("a flag");
+    let (mut grant, _incoming) = landed.open(&[1, 2], 0);
+    for endpoint in &mut grant.endpoints {
+        endpoint.address = path.display().to_string();
+    }
+    let progress = sent.progress(32, &[0, 1]);
+    advance_all(&progress, &sent.layout, 32);
+    let outgoing = sent.sender.begin(grant, progress);
+    let error = within("an end", outgoing.commit(Vec::new())).await;
+    let error = error.expect_err("nobody to send to").to_string();
+    assert!(error.contains("no name of a receiver's socket"), "{error}");
+    let met = stranger.accept().expect_err("nobody has come");
+    assert_eq!(met.kind(), std::io::ErrorKind::WouldBlock);
+    still_serves(&landed, &sent).await;
+}
