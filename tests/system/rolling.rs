@@ -205,13 +205,22 @@ async fn k8s_01_all_workers_and_a_router_are_replaced_under_load() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn k8s_01_an_upgrade_to_another_page_size_pairs_like_with_like() {
+    // What decodes there still has its pages, and new prompts go to the new pair.
+    upgrade_to_another_page_size(["prefill", "decode"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k8s_01_an_upgrade_to_another_page_size_may_begin_with_decode() {
+    // What is being prefilled there finds nobody to be handed to, and is prefilled again for the new one.
+    upgrade_to_another_page_size(["decode", "prefill"]).await;
+}
+
+/// Old workers of these roles end, one after the other, once there are new ones.
+async fn upgrade_to_another_page_size(ends: [&str; 2]) {
     let folder = tempfile::tempdir().expect("a folder");
     let fleet = Fleet::new(&slow_model(folder.path()));
     let routers = [fleet.router(), fleet.router()];
-    let mut old = [
-        fleet.worker("prefill", "p-old", &[]),
-        fleet.worker("decode", "d-old", &[]),
-    ];
+    let mut old = ends.map(|role| fleet.worker(role, &format!("{}-old", &role[..1]), &[]));
     let addresses = routers.each_ref().map(|router| router.address().to_owned());
     let client = Client::connect(&addresses[0]).await;
     client.until_ready(2).await;
@@ -226,7 +235,6 @@ async fn k8s_01_an_upgrade_to_another_page_size_pairs_like_with_like() {
     ];
     client.until_ready(4).await;
     load.more().await;
-    // Prefill first: what decodes there still has its pages, and new prompts go to the new pair.
     for worker in &mut old {
         worker.signal("TERM");
         assert!(worker.wait().success(), "{}", worker.log());
