@@ -76,6 +76,7 @@ impl DecodeLeg {
             local_prefill,
         };
         let start = start.into();
+        LegFailure::unless_it_fits(&start, &slot)?;
         let worker = Arc::clone(slot.worker());
         let opening = worker.link.call(DECODE, request.headers(), &start);
         let mut silence = Silence::new(request.progress_timeout);

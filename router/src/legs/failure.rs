@@ -6,7 +6,9 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use baton_cluster::MemberKey;
+use baton_cluster::http2::MAX_MESSAGE_BYTES;
 use baton_proto::{ConvertError, code_name, retry_after};
+use prost::Message;
 use tonic::{Code, Status};
 
 use super::LegRequest;
@@ -56,8 +58,8 @@ impl LegFailure {
             Code::DeadlineExceeded => FailureKind::Deadline,
             Code::Aborted => FailureKind::HandOff,
             Code::DataLoss => FailureKind::Model,
-            // OUT_OF_RANGE is how an answer over the message limit shows: the worker's doing, since
-            // requests are checked against the limits before a leg opens.
+            // OUT_OF_RANGE is how an answer over the message limit shows: the worker's doing, since what
+            // opens a leg is held to it before.
             _ => FailureKind::Worker,
         };
         let reason = if from_transport && status.code() != Code::Unavailable {
@@ -76,6 +78,22 @@ impl LegFailure {
             kind,
             reason,
         }
+    }
+
+    /// What opens a leg has to go into one message; with many long completions so far it may not. No worker is to
+    /// blame.
+    pub(super) fn unless_it_fits(start: &impl Message, slot: &Slot) -> Result<(), Self> {
+        let bytes = start.encoded_len();
+        if bytes <= MAX_MESSAGE_BYTES {
+            return Ok(());
+        }
+        Err(Self {
+            worker: slot.worker().key.clone(),
+            kind: FailureKind::Request,
+            reason: format!(
+                "the prompt and its completions so far take {bytes} bytes on the way to a worker, the limit is {MAX_MESSAGE_BYTES}"
+            ),
+        })
     }
 
     /// The worker was not heard of before [`LegRequest::open_until`]: its failure only if that was

@@ -1,14 +1,14 @@
 //! Answers that are large: kept within limits, and counted until they have been read.
 
+use baton_proto::v1;
 use baton_router::RouterConfig;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::fake::endless;
-use crate::fake::prefill_and_decode;
+use crate::fake::{FakeWorker, endless, prefill_and_decode};
 use crate::harness::{Harness, config, soon};
+use crate::limits::peak_memory;
 use crate::web::{CHAT, TEXT, Web};
-use baton_proto::v1;
 
 /// Room for large bodies.
 const ROOM: usize = 8 << 20;
@@ -17,7 +17,7 @@ const LONG: u32 = 0;
 /// The byte 1: six bytes as JSON.
 const CONTROL: u32 = 4;
 
-async fn start(max_per_client: usize) -> (Harness, [crate::fake::FakeWorker; 2]) {
+async fn start(max_per_client: usize) -> (Harness, [FakeWorker; 2]) {
     let harness = Harness::start(RouterConfig {
         max_body_bytes: ROOM,
         max_per_client,
@@ -106,6 +106,24 @@ async fn sec_05_log_probabilities_of_prompts_have_room_together() {
         .filter(|tokens| tokens.len() > prompt);
     assert_eq!(begun.count(), 16);
     harness.until_idle().await;
+}
+
+#[tokio::test]
+async fn sec_05_what_goes_for_all_prompts_is_refused_before_it_is_repeated() {
+    let (harness, _workers) = start(1000).await;
+    let long = "y".repeat(4_000_000);
+    let before = peak_memory();
+    for (name, value, status) in [
+        ("model", json!(long), 404),
+        ("cache_salt", json!(long), 400),
+        ("stop", json!([long]), 400),
+    ] {
+        let mut body = json!({"prompt": vec!["x"; 128], "max_tokens": 1});
+        body[name] = value;
+        Web::json(&harness, TEXT, &body).await.error(status).await;
+    }
+    let risen = peak_memory() - before;
+    assert!(risen < 64 * long.len(), "{risen} bytes more");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use baton_cluster::{Membership, http2};
+use baton_model_file::fixtures::TinyModel;
 use baton_proto::domain::Fingerprint;
 use baton_proto::v1::generate_request::Input;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
@@ -16,8 +17,8 @@ use tonic::{Code, Status};
 
 use crate::fake::{Setup, endless, fingerprint};
 use crate::harness::{
-    Answer, Harness, MODEL, ROOMY_MODEL, by_ids, config, first_token, ids, long, prompt_of, soon,
-    status_of,
+    Answer, Harness, MODEL, ROOMY_MODEL, TestModel, by_ids, config, first_token, ids, long,
+    prompt_of, soon, status_of,
 };
 use crate::raw::{INFLATED, bomb, call_compressed};
 
@@ -29,7 +30,7 @@ fn tokenize(text: String) -> v1::TokenizeRequest {
 }
 
 /// Most memory that this process has ever had, in bytes.
-fn peak_memory() -> usize {
+pub(crate) fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find(|line| line.starts_with("VmHWM:"));
     let kilobytes = peak.unwrap().split_whitespace().nth(1).unwrap();
@@ -213,6 +214,36 @@ async fn xfr_21_answers_have_the_limit_too() {
             Err(status) => judged(&status, bytes, Code::Ok),
         }
     }
+}
+
+#[tokio::test]
+async fn xfr_21_what_a_worker_cannot_be_sent_is_not_its_fault() {
+    let model = TestModel::of(
+        &TinyModel {
+            context_length: 1 << 22,
+            ..TinyModel::default()
+        }
+        .gguf(),
+    );
+    let harness = Harness::serving(&model, config(), Membership::embedded).await;
+    let decode = Setup {
+        pages: 1 << 20,
+        context: 1 << 22,
+        ..Setup::decode("decode-0", endless()).of(&model)
+    };
+    let _decode = harness.add(decode).await;
+    // As long as a client's message may be; to a worker goes more than that.
+    let length = |ids: usize| by_ids(vec![300; ids], 2).encoded_len();
+    let most = (http2::MAX_MESSAGE_BYTES - length(0)) / 2;
+    let most = (most - 10..=most)
+        .rev()
+        .find(|&ids| length(ids) <= http2::MAX_MESSAGE_BYTES);
+    let status = status_of(harness.generate(by_ids(vec![300; most.unwrap()], 2)).await);
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    let limit = http2::MAX_MESSAGE_BYTES.to_string();
+    assert!(status.message().contains(&limit), "{status}");
+    assert_eq!(harness.counter("worker_failures").await, 0);
+    harness.until_idle().await;
 }
 
 /// Streams tokens again and again until `stop`; how many came, and the longest gap between them.
