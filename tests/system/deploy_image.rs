@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::client::Client;
 use crate::models::{endless, tiny_model, tiny_prompt};
-use crate::namespace::skip;
+use crate::namespace::PROBED;
 use crate::process::{Process, Turn};
 
 /// Runs what it is given in such a place; the first argument is the folder that stays writable.
@@ -28,6 +28,7 @@ fn open_folder(path: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_images, ignore = "no place as an image makes it here")]
 async fn the_service_runs_as_the_image_runs_it() {
     let _turn = Turn::take();
     let folder = tempfile::tempdir().expect("a folder");
@@ -45,10 +46,8 @@ async fn the_service_runs_as_the_image_runs_it() {
         unshare
     };
     let tried = confine(&["sh", "-c", "! touch /written && touch $TMPDIR/written"]).output();
-    match tried {
-        Ok(tried) if tried.status.success() => {}
-        why => return skip("the_service_runs_as_the_image_runs_it", &format!("{why:?}")),
-    }
+    let tried = tried.unwrap_or_else(|why| panic!("{PROBED}: {why}"));
+    assert!(tried.status.success(), "{PROBED}: {tried:?}");
     let [binary, model] = [&binary, &model].map(|path| path.display().to_string());
     let process = Process::started(confine(&[&binary, "up", "--model", &model]).args([
         "--listen",

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use crate::answer::Answer;
 use crate::client::{Client, WorkerClient, is_idle, ledger, rest};
 use crate::models::{endless, slow_model, tiny_prompt, with};
-use crate::namespace::{Host, Lan, skip};
+use crate::namespace::{Host, Lan, PROBED};
 use crate::process::{PATIENCE, Process, Turn};
 
 /// Hosts: the router, a prefill worker, two decode workers.
@@ -64,11 +64,11 @@ impl Seat {
 }
 
 impl Site {
-    /// Starts all, or says that the test of this name is skipped. Each host is so many milliseconds away.
-    async fn start(name: &str, model: &Path, milliseconds: u32) -> Option<Self> {
+    /// Starts all. Each host is so many milliseconds away.
+    async fn start(model: &Path, milliseconds: u32) -> Self {
         let turn = Turn::take();
         let lan = Lan::new(HOSTS, milliseconds);
-        let lan = lan.map_err(|why| skip(name, &why)).ok()?;
+        let lan = lan.unwrap_or_else(|why| panic!("{PROBED}: {why}"));
         let [router, prefill, first, second] = lan.hosts() else {
             panic!("there are {HOSTS} hosts");
         };
@@ -88,7 +88,7 @@ impl Site {
         let prefill = worker(prefill, "prefill", "prefill-0", model, &address, 0).await;
         let client = Client::connect(&address).await;
         client.until_ready(3).await;
-        Some(Self {
+        Self {
             client,
             decode,
             prefill,
@@ -96,7 +96,7 @@ impl Site {
             model: model.to_owned(),
             _lan: lan,
             _turn: turn,
-        })
+        }
     }
 
     fn hosts(&self) -> impl Iterator<Item = &Host> {
@@ -199,12 +199,10 @@ fn salted(request: &GenerateRequest, salt: &str) -> GenerateRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn rte_06_a_decode_worker_cut_off_mid_stream_costs_no_token() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "rte_06_a_decode_worker_cut_off_mid_stream_costs_no_token";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(1, 300, 200);
     let expected = site.undisturbed(&request).await;
     let mut events = site.client.open(request).await;
@@ -230,12 +228,10 @@ async fn rte_06_a_decode_worker_cut_off_mid_stream_costs_no_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn xfr_04_a_black_hole_under_a_transfer_leaves_no_page_granted() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "xfr_04_a_black_hole_under_a_transfer_leaves_no_page_granted";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(2, 1500, 16);
     let expected = site.undisturbed(&request).await;
     let (answer, lost) = tokio::join!(site.client.generate(request), async {
@@ -255,12 +251,10 @@ async fn xfr_04_a_black_hole_under_a_transfer_leaves_no_page_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn xfr_06_a_prefill_worker_cut_off_during_a_transfer_costs_no_token() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "xfr_06_a_prefill_worker_cut_off_during_a_transfer_costs_no_token";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(3, 1500, 16);
     let expected = site.undisturbed(&request).await;
     let (answer, ()) = tokio::join!(site.client.generate(request), async {
@@ -280,12 +274,10 @@ async fn xfr_06_a_prefill_worker_cut_off_during_a_transfer_costs_no_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn xfr_05_a_router_cut_off_mid_stream_leaves_nothing_and_takes_up_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "xfr_05_a_router_cut_off_mid_stream_leaves_nothing_and_takes_up_again";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(4, 300, 400);
     let expected = site.undisturbed(&request).await;
     let mut events = site.client.open(request).await;
@@ -305,19 +297,17 @@ async fn xfr_05_a_router_cut_off_mid_stream_leaves_nothing_and_takes_up_again() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
+#[cfg_attr(no_slow_links, ignore = "no links of a given rate here")]
 async fn xfr_16_a_transfer_of_twice_its_lease_lands_whole() {
     /// Fourteen megabytes or so take ten seconds.
     const KILOBITS: u32 = 11_000;
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "xfr_16_a_transfer_of_twice_its_lease_lands_whole";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(5, 1700, 16);
     let expected = site.undisturbed(&request).await;
-    if let Err(why) = site.prefill.host.slow_down(KILOBITS) {
-        return skip(name, &why);
-    }
+    let slowed = site.prefill.host.slow_down(KILOBITS);
+    slowed.unwrap_or_else(|why| panic!("{PROBED}: {why}"));
     let answer = site.client.generate(request).await.expect("an answer");
     assert_eq!(answer.essence(), expected.essence());
     let receipt = answer.receipt();
@@ -328,12 +318,10 @@ async fn xfr_16_a_transfer_of_twice_its_lease_lands_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn requests_over_links_that_lose_packets_are_exact() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "requests_over_links_that_lose_packets_are_exact";
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 0).await;
     let mut expected = Vec::new();
     for seed in 0..4 {
         expected.push(site.undisturbed(&request(seed, 500, 30)).await);
@@ -349,13 +337,12 @@ async fn requests_over_links_that_lose_packets_are_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
+#[cfg_attr(no_long_links, ignore = "no links that take their time here")]
 async fn requests_over_long_links_are_exact() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "requests_over_long_links_are_exact";
     // Fifty milliseconds to the bridge, a hundred to the next host.
-    let Some(site) = Site::start(name, &slow_model(folder.path()), 50).await else {
-        return;
-    };
+    let site = Site::start(&slow_model(folder.path()), 50).await;
     let mut expected = Vec::new();
     for seed in 0..4 {
         expected.push(site.undisturbed(&request(seed, 500, 30)).await);
@@ -379,12 +366,10 @@ async fn all_exact(site: &Site, expected: &[Answer]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(no_networks, ignore = "no networks of its own here")]
 async fn dsc_07_half_open_connections_to_an_address_taken_over_by_another_role() {
     let folder = tempfile::tempdir().expect("a folder");
-    let name = "dsc_07_half_open_connections_to_an_address_taken_over_by_another_role";
-    let Some(mut site) = Site::start(name, &slow_model(folder.path()), 0).await else {
-        return;
-    };
+    let mut site = Site::start(&slow_model(folder.path()), 0).await;
     let request = request(7, 500, 20);
     let expected = site.undisturbed(&request).await;
     let exact = async |site: &Site, salt: &str| {
