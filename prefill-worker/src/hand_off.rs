@@ -243,6 +243,9 @@ impl<'a> HandOff<'a> {
     /// The pages stay pinned, and wait for another grant.
     async fn report_failure(&mut self, attempt: Attempt, reason: String) -> Result<(), LegError> {
         self.spans.broken(&reason);
+        // What waits for the next grant counts as what waits for the first.
+        let steps = self.prefill.worker().steps();
+        steps.grant_lost(self.sequence.id());
         if self.computed.is_some() && self.waiting_since.is_none() {
             self.wait_for_grant();
         }

@@ -160,8 +160,17 @@ impl StepHandle {
 
     /// On a prefill worker: this sequence's pages no longer wait for a grant.
     pub fn granted(&self, id: SequenceId) {
+        self.set_granted(id, true);
+    }
+
+    /// On a prefill worker: the grant has come to nothing, and this sequence's pages wait for another one.
+    pub fn grant_lost(&self, id: SequenceId) {
+        self.set_granted(id, false);
+    }
+
+    fn set_granted(&self, id: SequenceId, granted: bool) {
         self.owner.inbox.note(|letters| {
-            letters.granted.insert(id);
+            letters.granted.insert(id, granted);
         });
     }
 

@@ -4,7 +4,7 @@
 //! quarantine, cancel) is a set of ids: it cannot be lost, cannot block and cannot outgrow the sequences
 //! that live. It must not know what the loop does with either.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Instant;
@@ -46,7 +46,8 @@ pub(crate) struct Letters {
     pub(crate) commands: VecDeque<Command>,
     /// Submissions and reservations among them.
     asked: usize,
-    pub(crate) granted: BTreeSet<SequenceId>,
+    /// Whether pages to hand off have a grant now.
+    pub(crate) granted: BTreeMap<SequenceId, bool>,
     pub(crate) cancelled_choices: BTreeSet<(SequenceId, u32)>,
     pub(crate) quarantined: BTreeSet<SequenceId>,
     pub(crate) released: BTreeSet<SequenceId>,

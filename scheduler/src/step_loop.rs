@@ -162,8 +162,8 @@ impl StepLoop {
             .into_iter()
             .map(|command| self.obey(now, command))
             .collect();
-        for id in letters.granted {
-            self.scheduler.granted(id);
+        for (id, granted) in letters.granted {
+            self.scheduler.set_granted(id, granted);
         }
         for (id, choice) in letters.cancelled_choices {
             self.scheduler.cancel_choice(id, choice);

@@ -149,10 +149,11 @@ impl Scheduler {
         self.end_if_over(id);
     }
 
-    /// The hand-off's pages no longer wait for a grant.
-    pub(crate) fn granted(&mut self, id: SequenceId) {
+    /// The hand-off's pages no longer wait for a grant, or do so again.
+    pub(crate) fn set_granted(&mut self, id: SequenceId, granted: bool) {
         if let Some(group) = self.groups.get_mut(&id) {
-            group.awaits_grant = false;
+            let may_wait = group.after == AfterPrompt::HandOff && group.told != Told::End;
+            group.awaits_grant = !granted && may_wait;
         }
     }
 

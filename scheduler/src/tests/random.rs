@@ -152,7 +152,7 @@ impl World {
         }
         match self.decode.try_reserve(request.spec.clone()) {
             Ok(pages) => {
-                self.prefill.scheduler.granted(*id);
+                self.prefill.scheduler.set_granted(*id, true);
                 *reserved = Some(pages);
             }
             // The router would end it: no decode worker can ever take it.
