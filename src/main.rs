@@ -44,9 +44,8 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     let file = config::File::read(cli.config.as_deref())?;
-    let threads = async_threads(&cli.command, &file)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
+        .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("cannot start the runtime: {error}")))?;
@@ -54,17 +53,6 @@ fn run(cli: Cli) -> Result<(), Failure> {
     // A blocking read of standard input must not hold the exit.
     runtime.shutdown_background();
     result
-}
-
-/// Threads that serve connections. A router's work is messages, and it has the machine's processors for them.
-fn async_threads(command: &Command, file: &config::File) -> Result<usize, Failure> {
-    let Command::Router(args) = command else {
-        return Ok(2);
-    };
-    let args = file.layer("router", args, &[])?;
-    let processors = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
-    let given = args.async_threads.map(|threads| threads.get().into());
-    Ok(given.unwrap_or(processors))
 }
 
 /// Fields of which a flag replaces all others of the file.

@@ -17,7 +17,7 @@ use tower::Service;
 
 use crate::ClusterError;
 use crate::http2;
-use crate::link::Link;
+use crate::link::{Link, Links};
 use crate::stream::BoxStream;
 use crate::tls::{Plane, Tls};
 
@@ -131,6 +131,14 @@ impl Dialer {
     /// The address is not one.
     pub fn link(&self, address: &str) -> Result<Link, ClusterError> {
         Link::new(self.clone(), address)
+    }
+
+    /// Links to `host:port`, one for each runtime that calls.
+    ///
+    /// # Errors
+    /// The address is not one.
+    pub fn links(&self, address: &str) -> Result<Links, ClusterError> {
+        Links::new(self.clone(), address)
     }
 
     /// Whether its connections are encrypted.

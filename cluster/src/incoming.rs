@@ -55,38 +55,69 @@ impl PeerInfo {
     }
 }
 
+/// Places of connections, of one door or shared by several.
+#[derive(Debug, Clone)]
+pub struct Places {
+    limit: usize,
+    free: Arc<Semaphore>,
+    /// Places at this door for those that have not spoken yet.
+    silent: usize,
+}
+
+impl Places {
+    /// So many, at one door.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            free: Arc::new(Semaphore::new(limit)),
+            silent: limit.clamp(1, MAX_SILENT),
+        }
+    }
+
+    /// The same places for each of so many doors; those for silent ones are divided.
+    #[must_use]
+    pub fn shared_by(mut self, doors: usize) -> Self {
+        self.silent = self.silent.div_ceil(doors.max(1));
+        self
+    }
+}
+
 /// Accepts connections and yields those that speak HTTP/2, at most `limit` of them at a time; one
 /// over it is closed at once. Those that have not spoken yet take none of these places: there are at
 /// most `limit` and [`MAX_SILENT`] of them. Ends when the receiving stream is dropped.
 pub fn incoming(listener: impl Accept, limit: usize) -> ReceiverStream<io::Result<Connection>> {
-    incoming_under(listener, limit, None)
+    incoming_under(listener, Places::new(limit), None)
 }
 
 /// The same, under TLS if certificates are given. Those who do not speak it are told so.
 pub fn incoming_under(
     listener: impl Accept,
-    limit: usize,
+    places: Places,
     tls: Option<(Tls, Strangers)>,
 ) -> ReceiverStream<io::Result<Connection>> {
     let (accepted, receiver) = mpsc::channel(16);
-    tokio::spawn(accept(listener, limit, tls, accepted));
+    tokio::spawn(accept(listener, places, tls, accepted));
     ReceiverStream::new(receiver)
 }
 
 async fn accept(
     mut listener: impl Accept,
-    limit: usize,
+    places: Places,
     tls: Option<(Tls, Strangers)>,
     accepted: mpsc::Sender<io::Result<Connection>>,
 ) {
-    let places = Arc::new(Semaphore::new(limit));
-    let mut silent = Silent::new(limit.clamp(1, MAX_SILENT), tls);
+    let Places {
+        limit,
+        free,
+        silent,
+    } = places;
+    let mut silent = Silent::new(silent, tls);
     let mut refused = Warnings::default();
     loop {
         tokio::select! {
             () = accepted.closed() => return,
             speaker = silent.speaks() => {
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
                     if let Some(count) = refused.count() {
                         tracing::warn!(limit, count, "connections refused: too many are open");
                     }

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{Accept, Accepting, Dialer, Membership, Strangers, Tls, http2, incoming_under};
+use baton_cluster::{
+    Accept, Accepting, Dialer, Membership, Places, Strangers, Tls, http2, incoming_under,
+};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
@@ -15,6 +17,8 @@ use baton_proto::v1::inference_service_server::InferenceServiceServer;
 use baton_telemetry::metrics::Metrics;
 use baton_telemetry::traces::Tracer;
 use rand::Rng as _;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::service::Routes;
@@ -30,6 +34,7 @@ use crate::gate::Gate;
 use crate::guard::{For, Guard};
 use crate::http::{HttpServer, routes};
 use crate::keys::ApiKeys;
+use crate::lanes::{Lanes, Load};
 use crate::metrics::{self, Timings};
 use crate::model::ServedModel;
 use crate::operations::Operations;
@@ -57,6 +62,20 @@ pub struct Router {
     guard: Guard,
     http: Option<HttpDoor>,
     metrics: Arc<Metrics>,
+}
+
+/// Where clients come in, and the runtime that serves them.
+struct Entrance {
+    runtime: Handle,
+    grpc: Box<dyn Accept>,
+    http: Option<WebEntrance>,
+}
+
+struct WebEntrance {
+    door: Box<dyn Accept>,
+    load: Arc<Load>,
+    /// Connections that it may have.
+    limit: usize,
 }
 
 /// Where HTTP clients come in.
@@ -148,7 +167,7 @@ impl Router {
         self
     }
 
-    /// Serves HTTP clients too, who come in here.
+    /// Serves HTTP clients too, who come in here, where [`Self::serve`] is called.
     #[must_use]
     pub fn with_http(mut self, listener: Option<impl Accept + Sync>) -> Self {
         self.http = listener.map(|listener| HttpDoor(Box::new(listener)));
@@ -160,7 +179,7 @@ impl Router {
         Arc::clone(&self.metrics)
     }
 
-    /// Serves until `shutdown` completes, then lets running requests end within the configured time.
+    /// Serves where it is called until `shutdown` completes, then lets running requests end within the configured time.
     ///
     /// # Errors
     /// The transport failed.
@@ -169,41 +188,112 @@ impl Router {
         listener: impl Accept,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
+        let limit = self.shared.config.max_connections;
+        let http = self.http.take().map(|door| WebEntrance {
+            door: Box::new(door),
+            load: Arc::default(),
+            limit,
+        });
+        let here = Entrance {
+            runtime: Handle::current(),
+            grpc: Box::new(listener),
+            http,
+        };
+        self.serve_at(vec![here], shutdown).await
+    }
+
+    /// As [`Self::serve`], on these lanes: a connection of either listener is served on one of them.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub async fn serve_on(
+        self,
+        lanes: &Lanes,
+        grpc: TcpListener,
+        http: Option<TcpListener>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let limit = self.shared.config.max_connections;
+        // Ended when they are dropped.
+        let mut spreading = JoinSet::new();
+        let mut doors = |listener| {
+            let (doors, spread) = lanes.doors(listener, limit);
+            spreading.spawn(spread);
+            doors
+        };
+        let grpc = doors(grpc);
+        let mut web = http.map(doors).unwrap_or_default().into_iter();
+        let entrances = grpc.into_iter().zip(lanes.runtimes());
+        let entrances = entrances.map(|(door, runtime)| Entrance {
+            runtime: runtime.clone(),
+            grpc: Box::new(door),
+            http: web.next().map(|door| WebEntrance {
+                load: Arc::clone(&door.load),
+                limit: door.limit,
+                door: Box::new(door),
+            }),
+        });
+        self.serve_at(entrances.collect(), shutdown).await
+    }
+
+    async fn serve_at(
+        self,
+        entrances: Vec<Entrance>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
         let (reporter, health) = health().await;
         let routes = self.routes(Routes::new(health))?;
         // Health is for everyone; services look at certificates themselves.
         let tls = self.guard.tls.clone().map(|tls| (tls, Strangers::Admitted));
-        let connections = incoming_under(listener, self.shared.config.max_connections, tls);
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let serving = http2::server()
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(connections, async {
-                // Closed with the sender: either way serving ends.
-                let _ = stopped.await;
-            });
-        let mut serving = std::pin::pin!(serving);
-        let (stop_http, stopping) = watch::channel(false);
+        let places = Places::new(self.shared.config.max_connections).shared_by(entrances.len());
+        let (stop, stopping) = watch::channel(false);
         // Ended when they are dropped.
         let mut keeping = JoinSet::new();
         keeping.spawn(self.metrics().keep());
-        let mut http = JoinSet::new();
-        if let Some(listener) = self.http.take() {
-            http.spawn(self.http_server().serve(listener, stopping));
+        let (mut serving, mut web) = (JoinSet::new(), JoinSet::new());
+        let server = self.http_server();
+        for entrance in entrances {
+            let (routes, places, tls) = (routes.clone(), places.clone(), tls.clone());
+            let mut stopped = stopping.clone();
+            let serve = async move {
+                let connections = incoming_under(entrance.grpc, places, tls);
+                let server = http2::server().add_routes(routes);
+                let until = async move {
+                    // Closed with the sender: either way serving ends.
+                    let _ = stopped.wait_for(|stop| *stop).await;
+                };
+                server.serve_with_incoming_shutdown(connections, until).await
+            };
+            serving.spawn_on(serve, &entrance.runtime);
+            if let Some(WebEntrance { door, load, limit }) = entrance.http {
+                let server = HttpServer {
+                    max_connections: limit,
+                    load,
+                    ..server.clone()
+                };
+                web.spawn_on(server.serve(door, stopping.clone()), &entrance.runtime);
+            }
         }
         let ready = keep_health(reporter.clone(), Arc::clone(&self.shared));
         tokio::select! {
-            result = &mut serving => return Ok(result?),
+            result = ended(&mut serving) => return Ok(result?),
             () = ready => {}
             () = shutdown => {}
         }
         tokio::select! {
-            result = &mut serving => return Ok(result?),
+            result = ended(&mut serving) => return Ok(result?),
             () = self.drain(&reporter) => {}
         }
-        drop((stop, stop_http));
-        let closing = async { tokio::join!(serving, http.join_next()).0 };
+        drop(stop);
+        let closing = async {
+            while !serving.is_empty() {
+                ended(&mut serving).await?;
+            }
+            while web.join_next().await.is_some() {}
+            Ok::<_, ServeError>(())
+        };
         match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
-            Ok(result) => Ok(result?),
+            Ok(result) => result,
             // Registrations never end by themselves; they are dropped with the process.
             Err(_) => Ok(()),
         }
@@ -216,6 +306,7 @@ impl Router {
             answers: self.shared.answers.clone(),
             tls: self.guard.tls.clone(),
             max_connections: self.shared.config.max_connections,
+            load: Arc::default(),
             head_timeout: HEAD_TIMEOUT,
             write_deadline: self.shared.config.write_deadline,
         }
@@ -292,5 +383,20 @@ impl Router {
         while self.shared.gate.inside() + self.shared.answers.open() > 0 {
             tokio::time::sleep(DRAIN_POLL).await;
         }
+    }
+}
+
+/// Until one of several servers ends.
+async fn ended(
+    serving: &mut JoinSet<Result<(), tonic::transport::Error>>,
+) -> Result<(), tonic::transport::Error> {
+    match serving.join_next().await {
+        Some(Ok(result)) => result,
+        Some(Err(ended)) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // With its runtime.
+            Err(_) => Ok(()),
+        },
+        None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use baton_cluster::Dialer;
 use baton_model_file::ModelFile;
-use baton_router::{Router, RouterConfig, ServedModel};
+use baton_router::{Lanes, Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 
 use crate::args::{OFF, RouterArgs, ServingSecurityArgs};
@@ -20,6 +20,7 @@ use super::{membership, shutdown, socket_address, tell_ready};
 /// Runs a router until it is told to end.
 pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
     let config = config(&args)?;
+    let threads = threads(&args);
     let model = args.model.as_deref().ok_or_else(|| {
         Failure::usage("--model PATH is needed: the router reads its tokenizer and metadata")
     })?;
@@ -50,8 +51,9 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(error.to_string()))?
         .with_traces(tracer)
         .with_tls(tls)
-        .with_keys(keys)
-        .with_http(http.map(|(listener, _)| listener));
+        .with_keys(keys);
+    let lanes = Lanes::start(threads)
+        .map_err(|error| Failure::failed(format!("cannot start threads: {error}")))?;
     tracing::info!("router for {name} listens on {address}");
     let http = http_address.map_or_else(String::new, |address| format!(" http={address}"));
     let words = metrics.words();
@@ -63,9 +65,16 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
             tracing::error!("{failure:?}");
         }
     };
-    let served = router.serve(listener, end).await;
+    let http = http.map(|(listener, _)| listener);
+    let served = router.serve_on(&lanes, listener, http, end).await;
     exporter.finish().await;
     served.map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Threads that serve connections. A router's work is messages, and it has the machine's processors for them.
+fn threads(args: &RouterArgs) -> usize {
+    let processors = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+    (args.async_threads).map_or(processors, |threads| threads.get().into())
 }
 
 /// Listens, if that may be done there.

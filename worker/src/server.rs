@@ -3,7 +3,7 @@
 //! Health has three names: `live` from the start of the process, `ready` (and the empty name) while
 //! the worker may be placed. It must not know when that is.
 
-use baton_cluster::{Accept, Strangers, Tls, http2, incoming_under};
+use baton_cluster::{Accept, Places, Strangers, Tls, http2, incoming_under};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ pub(crate) async fn serve<R: Role>(
 ) -> Result<(), WorkerError> {
     let routes = routes(slot, health, stop.clone())?;
     let tls = tls.map(|tls| (tls, Strangers::Refused));
-    let incoming = incoming_under(listener, MAX_CONNECTIONS, tls);
+    let incoming = incoming_under(listener, Places::new(MAX_CONNECTIONS), tls);
     let stopped = async move { stop.cancelled().await };
     http2::server()
         .add_routes(routes)

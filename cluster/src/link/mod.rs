@@ -6,6 +6,7 @@
 mod call;
 mod connection;
 mod frames;
+mod links;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use crate::dialer::Dialer;
 
 pub use call::Call;
 pub use frames::framed_messages;
+pub use links::Links;
 
 /// A peer's connection, open or not.
 pub struct Link {

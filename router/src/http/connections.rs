@@ -7,9 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Requests in progress on a connection.
+use crate::lanes::Load;
+
+/// Requests in progress on a connection; whether there are any is told where connections are counted.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Busy(Arc<AtomicUsize>);
+pub(super) struct Busy {
+    requests: Arc<AtomicUsize>,
+    load: Arc<Load>,
+}
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
@@ -17,33 +22,39 @@ pub(super) struct Held(Busy);
 
 impl Busy {
     pub(super) fn hold(&self) -> Held {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        if self.requests.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.load.busy.fetch_add(1, Ordering::Relaxed);
+        }
         Held(self.clone())
     }
 
     fn is_idle(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.requests.load(Ordering::Relaxed) == 0
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        if self.0.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.load.busy.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// All that are open.
 pub(super) struct Connections {
     limit: usize,
+    load: Arc<Load>,
     tasks: JoinSet<()>,
     /// Oldest first; some may have ended.
     open: Vec<(AbortHandle, Busy)>,
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, load: Arc<Load>) -> Self {
         Self {
             limit,
+            load,
             tasks: JoinSet::new(),
             open: Vec::new(),
         }
@@ -68,7 +79,10 @@ impl Connections {
         if self.open.len() >= 2 * self.limit {
             self.open.retain(|(task, _)| !task.is_finished());
         }
-        let busy = Busy::default();
+        let busy = Busy {
+            requests: Arc::default(),
+            load: Arc::clone(&self.load),
+        };
         let task = self.tasks.spawn(serve(busy.clone()));
         self.open.push((task, busy));
         true
@@ -86,7 +100,7 @@ mod tests {
 
     #[tokio::test]
     async fn sec_05_silent_connections_make_room_and_busy_ones_do_not() {
-        let mut connections = Connections::new(2);
+        let mut connections = Connections::new(2, Arc::default());
         let held = Arc::new(std::sync::Mutex::new(Vec::new()));
         let serve = |busy_one: bool| {
             let held = Arc::clone(&held);

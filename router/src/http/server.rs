@@ -21,6 +21,7 @@ use super::connections::{Busy, Connections};
 use super::patience::Patient;
 use crate::answers::{Answers, HeldBody};
 use crate::counters::{Counters, route};
+use crate::lanes::Load;
 
 /// Time for TLS.
 const TLS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,12 +33,15 @@ const MAX_BUFFER: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves HTTP until it is told to stop.
+#[derive(Clone)]
 pub(crate) struct HttpServer {
     pub(crate) routes: Router,
     pub(crate) counters: Arc<Counters>,
     pub(crate) answers: Answers,
     pub(crate) tls: Option<Tls>,
     pub(crate) max_connections: usize,
+    /// Where it says which of them are in use.
+    pub(crate) load: Arc<Load>,
     /// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
     pub(crate) head_timeout: Duration,
     /// A request whose client takes nothing for this long is given up, and its connection after twice that.
@@ -47,7 +51,7 @@ pub(crate) struct HttpServer {
 impl HttpServer {
     /// Serves until `stop`, then lets what is being said be finished; the caller bounds that time.
     pub(crate) async fn serve(self, mut listener: impl Accept, stop: watch::Receiver<bool>) {
-        let mut connections = Connections::new(self.max_connections);
+        let mut connections = Connections::new(self.max_connections, Arc::clone(&self.load));
         let mut stopping = stop.clone();
         loop {
             tokio::select! {
@@ -174,6 +178,7 @@ mod tests {
             answers: Answers::new(),
             tls: None,
             max_connections: 10,
+            load: Arc::default(),
             head_timeout,
             write_deadline: Duration::from_secs(10),
         };

@@ -78,7 +78,7 @@ impl DecodeLeg {
         let start = start.into();
         LegFailure::unless_it_fits(&start, &slot)?;
         let worker = Arc::clone(slot.worker());
-        let opening = worker.link.call(DECODE, request.headers(), &start);
+        let opening = worker.links.call(DECODE, request.headers(), &start);
         let mut silence = Silence::new(request.progress_timeout);
         let call = silence.opened(&mut slot, request, opening).await?;
         Ok(Self {

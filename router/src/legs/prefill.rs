@@ -37,7 +37,7 @@ impl PrefillLeg {
         let start = PrefillCommand::Start { spec, hand_off }.into();
         LegFailure::unless_it_fits(&start, &slot)?;
         let worker = Arc::clone(slot.worker());
-        let opening = worker.link.call(PREFILL, request.headers(), &start);
+        let opening = worker.links.call(PREFILL, request.headers(), &start);
         let mut silence = Silence::new(request.progress_timeout);
         let call = silence.opened(&mut slot, request, opening).await?;
         Ok(Self {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{LegFailure, LegRequest};
+use crate::lanes::soon;
 use crate::workers::{Slot, Worker};
 
 /// Silence of so many recent steps is none: a step may take longer than the configured time.
@@ -95,12 +96,15 @@ impl Silence {
     ) -> Result<T, Duration> {
         let mut next = pin!(next);
         let mut limit = self.limit(worker);
+        let soon = soon();
         // Half of the time is enough for others to prefer workers that speak.
         let early = tokio::time::timeout_at(self.heard_at + limit / 2, &mut next).await;
         if let Ok(said) = early {
+            soon.came();
             self.heard_at = Instant::now();
             return Ok(said);
         }
+        drop(soon);
         let _quiet = worker.quiet();
         loop {
             let heard = tokio::time::timeout_at(self.heard_at + limit, &mut next).await;

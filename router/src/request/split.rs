@@ -360,10 +360,12 @@ impl Split {
                 _ => std::future::pending().await,
             }
         };
+        // What clients wait for goes first. What has arrived on a leg is little: its window is.
         tokio::select! {
-            found = found => Heard::Search(Box::new(found)),
+            biased;
             event = prefilled => Heard::Prefill(event),
             event = decoded => Heard::Decode(event),
+            found = found => Heard::Search(Box::new(found)),
         }
     }
 

@@ -3,6 +3,7 @@
 //! It must not know workers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use baton_cluster::PeerInfo;
 use baton_proto::v1;
@@ -17,6 +18,9 @@ use crate::error::RequestError;
 use crate::recent::Api;
 use crate::request::{Admission, Ending};
 use crate::shared::Shared;
+
+/// Longest wait of an answer's head for the first event, with which it is sent as one.
+const HEAD_WAIT: Duration = Duration::from_millis(5);
 
 /// `baton.v1.InferenceService`.
 #[derive(Debug)]
@@ -55,7 +59,10 @@ impl InferenceService for Inference {
         let headers = request.metadata().as_ref();
         let mut ending = Some(Ending::new(&self.0.counters, Api::Grpc, headers));
         match self.admit_and_start(request, &mut ending).await {
-            Ok(stream) => Ok(Response::new(stream)),
+            Ok(mut stream) => {
+                stream.begin(HEAD_WAIT).await;
+                Ok(Response::new(stream))
+            }
             Err(error) => {
                 if let Some(ending) = &mut ending {
                     ending.refused(error.code(), &error);

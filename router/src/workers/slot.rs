@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_cluster::{ClusterError, Link, MemberKey, MemberTable};
+use baton_cluster::{ClusterError, Links, MemberKey, MemberTable};
 use baton_proto::domain::WorkerInfo;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) differing: Vec<&'static str>,
     pub(crate) channel: Channel,
     /// For legs.
-    pub(crate) link: Link,
+    pub(crate) links: Links,
     in_flight: AtomicU32,
     tokens: AtomicU64,
     draining: AtomicBool,
@@ -53,7 +53,7 @@ impl Worker {
             digest: info.fingerprint.digest(),
             answers: info.fingerprint.answers_digest(),
             differing: directory.model.differing_fields(&info.fingerprint),
-            link: directory.dialer.link(&info.address)?,
+            links: directory.dialer.links(&info.address)?,
             channel: directory.dialer.channel(&info.address)?,
             info,
             in_flight: AtomicU32::new(0),
