@@ -7,9 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_cluster::http2::MAX_MESSAGE_BYTES;
-use baton_cluster::{
-    Accept, Accepting, Dialer, Membership, Places, Strangers, Tls, http2, incoming_under,
-};
+use baton_cluster::{Accept, Dialer, Membership, Places, Strangers, Tls, http2, incoming_under};
 use baton_proto::FILE_DESCRIPTOR_SET;
 use baton_proto::ids::Incarnation;
 use baton_proto::v1::admin_service_server::AdminServiceServer;
@@ -60,7 +58,6 @@ pub struct Router {
     membership: Arc<Membership>,
     incarnation: Incarnation,
     guard: Guard,
-    http: Option<HttpDoor>,
     metrics: Arc<Metrics>,
 }
 
@@ -76,21 +73,6 @@ struct WebEntrance {
     load: Arc<Load>,
     /// Connections that it may have.
     limit: usize,
-}
-
-/// Where HTTP clients come in.
-struct HttpDoor(Box<dyn Accept + Sync>);
-
-impl Accept for HttpDoor {
-    fn next_connection(&mut self) -> Accepting<'_> {
-        self.0.next_connection()
-    }
-}
-
-impl std::fmt::Debug for HttpDoor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HttpDoor").finish_non_exhaustive()
-    }
 }
 
 impl Router {
@@ -139,7 +121,6 @@ impl Router {
             membership,
             incarnation: Incarnation(rand::rng().random_range(1..=u64::MAX)),
             guard,
-            http: None,
             metrics,
         })
     }
@@ -167,42 +148,31 @@ impl Router {
         self
     }
 
-    /// Serves HTTP clients too, who come in here, where [`Self::serve`] is called.
-    #[must_use]
-    pub fn with_http(mut self, listener: Option<impl Accept + Sync>) -> Self {
-        self.http = listener.map(|listener| HttpDoor(Box::new(listener)));
-        self
-    }
-
     /// What this router tells Prometheus.
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
     }
 
-    /// Serves where it is called until `shutdown` completes, then lets running requests end within the configured time.
+    /// Serves gRPC where it is called until `shutdown` completes, then lets running requests end within the configured
+    /// time.
     ///
     /// # Errors
     /// The transport failed.
     pub async fn serve(
-        mut self,
+        self,
         listener: impl Accept,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        let limit = self.shared.config.max_connections;
-        let http = self.http.take().map(|door| WebEntrance {
-            door: Box::new(door),
-            load: Arc::default(),
-            limit,
-        });
         let here = Entrance {
             runtime: Handle::current(),
             grpc: Box::new(listener),
-            http,
+            http: None,
         };
         self.serve_at(vec![here], shutdown).await
     }
 
-    /// As [`Self::serve`], on these lanes: a connection of either listener is served on one of them.
+    /// Serves gRPC, and HTTP if there is a listener for it, as [`Self::serve`] does, but on these lanes: each connection
+    /// is served on one of them.
     ///
     /// # Errors
     /// The transport failed.
@@ -253,25 +223,32 @@ impl Router {
         let (mut serving, mut web) = (JoinSet::new(), JoinSet::new());
         let server = self.http_server();
         for entrance in entrances {
+            let Entrance {
+                runtime,
+                grpc,
+                http,
+            } = entrance;
             let (routes, places, tls) = (routes.clone(), places.clone(), tls.clone());
             let mut stopped = stopping.clone();
             let serve = async move {
-                let connections = incoming_under(entrance.grpc, places, tls);
+                let connections = incoming_under(grpc, places, tls);
                 let server = http2::server().add_routes(routes);
                 let until = async move {
                     // Closed with the sender: either way serving ends.
                     let _ = stopped.wait_for(|stop| *stop).await;
                 };
-                server.serve_with_incoming_shutdown(connections, until).await
+                server
+                    .serve_with_incoming_shutdown(connections, until)
+                    .await
             };
-            serving.spawn_on(serve, &entrance.runtime);
-            if let Some(WebEntrance { door, load, limit }) = entrance.http {
+            serving.spawn_on(serve, &runtime);
+            if let Some(WebEntrance { door, load, limit }) = http {
                 let server = HttpServer {
                     max_connections: limit,
                     load,
                     ..server.clone()
                 };
-                web.spawn_on(server.serve(door, stopping.clone()), &entrance.runtime);
+                web.spawn_on(server.serve(door, stopping.clone()), &runtime);
             }
         }
         let ready = keep_health(reporter.clone(), Arc::clone(&self.shared));

@@ -55,6 +55,7 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
     let lanes = Lanes::start(threads)
         .map_err(|error| Failure::failed(format!("cannot start threads: {error}")))?;
     tracing::info!("router for {name} listens on {address}");
+    let web = http.map(|(listener, _)| listener);
     let http = http_address.map_or_else(String::new, |address| format!(" http={address}"));
     let words = metrics.words();
     let _metrics = metrics.serve(router.metrics());
@@ -65,8 +66,7 @@ pub(crate) async fn router(args: RouterArgs) -> Result<(), Failure> {
             tracing::error!("{failure:?}");
         }
     };
-    let http = http.map(|(listener, _)| listener);
-    let served = router.serve_on(&lanes, listener, http, end).await;
+    let served = router.serve_on(&lanes, listener, web, end).await;
     exporter.finish().await;
     served.map_err(|error| Failure::failed(error.to_string()))
 }

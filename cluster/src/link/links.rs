@@ -74,7 +74,11 @@ mod tests {
     #[test]
     fn each_runtime_has_a_link_of_its_own() {
         let links = Links::new(Dialer::plain(), "127.0.0.1:1").unwrap();
-        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap()
+        };
         let (one, other) = (runtime(), runtime());
         let on = |runtime: &tokio::runtime::Runtime| {
             let _entered = runtime.enter();

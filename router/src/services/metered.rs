@@ -19,7 +19,7 @@ use crate::request::ResponseStream;
 pub(crate) struct Metered {
     responses: ResponseStream,
     /// Has come before it was asked for.
-    first: Option<Option<<ResponseStream as Stream>::Item>>,
+    first: Option<<ResponseStream as Stream>::Item>,
     key: Option<Arc<Key>>,
 }
 
@@ -35,7 +35,8 @@ impl Metered {
     /// Waits for the first event, but no longer than this: what goes before it can then go with it.
     pub(crate) async fn begin(&mut self, longest: Duration) {
         if let Ok(first) = tokio::time::timeout(longest, self.responses.next()).await {
-            self.first = Some(first);
+            // After its end a stream ends again.
+            self.first = first;
         }
     }
 }
@@ -45,7 +46,7 @@ impl Stream for Metered {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = match self.first.take() {
-            Some(first) => first,
+            Some(first) => Some(first),
             None => ready!(Pin::new(&mut self.responses).poll_next(context)),
         };
         if let (Some(key), Some(Ok(response))) = (&self.key, &next)

@@ -12,7 +12,7 @@ use baton_proto::v1;
 use baton_proto::v1::admin_service_client::AdminServiceClient;
 use baton_proto::v1::generate_response::Event;
 use baton_proto::v1::inference_service_client::InferenceServiceClient;
-use baton_router::{ApiKeys, Router, RouterConfig, ServedModel};
+use baton_router::{ApiKeys, Lanes, Router, RouterConfig, ServedModel};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -187,10 +187,13 @@ impl Harness {
             let router = Router::new(config, model, membership(), Dialer::plain()).unwrap();
             let listener = TcpListener::from_std(listener).unwrap();
             let http = TcpListener::from_std(http).unwrap();
+            // As it is shipped, on threads of its own.
+            let lanes = Lanes::start(2).unwrap();
             router
-                .with_http(Some(http))
                 .with_keys(keys)
-                .serve(listener, async { stopping.await.unwrap_or_default() })
+                .serve_on(&lanes, listener, Some(http), async {
+                    stopping.await.unwrap_or_default();
+                })
                 .await
                 .unwrap();
             let _ = ending.send(());
