@@ -6,8 +6,11 @@ use baton_proto::code_name;
 
 use crate::output;
 
+/// Exit code of what went wrong while running.
+pub(crate) const FAILED: i32 = 1;
 /// Exit code of a wrong command line or configuration, clap's own too.
 pub(crate) const USAGE: i32 = 2;
+const FAILED_CODE: u8 = FAILED as u8;
 const USAGE_CODE: u8 = USAGE as u8;
 const UNREACHABLE_CODE: u8 = 4;
 
@@ -22,7 +25,7 @@ impl Failure {
     /// 1: something went wrong while running.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self {
-            code: 1,
+            code: FAILED_CODE,
             message: message.into(),
         }
     }

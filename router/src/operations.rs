@@ -84,8 +84,13 @@ impl Operations {
             several => return Err(ambiguous(&id, several)),
         };
         worker.drain();
-        self.membership.request_drain(&worker.key);
-        ask_to_drain(worker).await
+        let asked = ask_to_drain(worker).await;
+        if asked.is_err() {
+            // Its registration may still reach it. Not before: one that has nothing to finish would be gone before it
+            // could answer.
+            self.membership.request_drain(&worker.key);
+        }
+        asked
     }
 }
 

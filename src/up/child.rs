@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::{oneshot, watch};
 
-use crate::exit::{Failure, USAGE};
+use crate::exit::{FAILED, Failure, USAGE};
 
 /// Longest time to become ready: a large model loads from a slow disk.
 const START_LIMIT: Duration = Duration::from_mins(10);
@@ -223,9 +223,12 @@ impl Why {
             Self::NotReady => {
                 Failure::failed(format!("{name} was not ready within {START_LIMIT:?}"))
             }
-            // The child has told which flag is wrong; it was this command's.
+            // The child itself has told what is wrong, with a flag or else.
             Self::Exited(status) if status.code() == Some(USAGE) => {
                 Failure::usage(format!("{name} did not start: {}", describe(*status))).told()
+            }
+            Self::Exited(status) if status.code() == Some(FAILED) => {
+                Failure::failed(format!("{name} did not start: {}", describe(*status))).told()
             }
             Self::Exited(status) => {
                 Failure::failed(format!("{name} did not start: {}", describe(*status)))

@@ -339,9 +339,10 @@ async fn k8s_01_a_router_at_its_drain_limit_says_so_on_every_stream() {
         http.read_line(&mut said).expect("a stream begins");
     }
     let mut events = client.open(endless(tiny_prompt(1, 100), 3900)).await;
-    events.message().await.expect("running").expect("more");
+    let mut answer = Answer::default();
+    answer.take(events.message().await.expect("running").expect("more"));
     router.signal("TERM");
-    let status = rest(events, Answer::default());
+    let status = rest(events, answer);
     let status = tokio::time::timeout(PATIENCE, status)
         .await
         .expect("an end");
