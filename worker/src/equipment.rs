@@ -13,7 +13,6 @@ use baton_scheduler::{SequenceError, StepLoop};
 use baton_text::TextModel;
 
 use crate::fingerprint::{Digests, fingerprint};
-use crate::warm::warm;
 use crate::worker::PROMPT_ROWS;
 use crate::{WorkerError, WorkerOptions, sizing};
 
@@ -70,7 +69,7 @@ impl KvRegion {
     }
 }
 
-/// Opens and packs the model of `options` for the CPU and runs its first steps; blocks. `progress(done_bytes, total_bytes)`.
+/// Opens and packs the model of `options` for the CPU; blocks. `progress(done_bytes, total_bytes)`.
 ///
 /// # Errors
 /// The model cannot be read, or does not fit.
@@ -114,8 +113,7 @@ pub fn load_model(
     );
     let shareable = role == WorkerRole::Decode && options.transports != TransportChoice::Tcp;
     let region = KvRegion::new(layout, shareable)?;
-    let mut engine = CpuEngine::new(Arc::new(model), layout, region.memory.clone(), &cpu)?;
-    warm(&mut engine, &layout, options.token_budget)?;
+    let engine = CpuEngine::new(Arc::new(model), layout, region.memory.clone(), &cpu)?;
     Ok(Equipment {
         engine: Box::new(engine),
         drive: Box::new(baton_scheduler::on_thread),

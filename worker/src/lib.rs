@@ -25,7 +25,6 @@ mod sizing;
 mod spans;
 mod tls_network;
 mod token;
-mod warm;
 mod watchdog;
 mod worker;
 
