@@ -17,7 +17,7 @@ use tower::Service;
 
 use crate::ClusterError;
 use crate::http2;
-use crate::link::{Link, Links};
+use crate::link::Links;
 use crate::stream::BoxStream;
 use crate::tls::{Plane, Tls};
 
@@ -124,16 +124,8 @@ impl Dialer {
         }
     }
 
-    /// A link to `host:port`, for calls whose messages go both ways. It connects when first used, and again
-    /// whenever its connection broke.
-    ///
-    /// # Errors
-    /// The address is not one.
-    pub fn link(&self, address: &str) -> Result<Link, ClusterError> {
-        Link::new(self.clone(), address)
-    }
-
-    /// Links to `host:port`, one for each runtime that calls.
+    /// Links to `host:port`, for calls whose messages go both ways: one for each runtime that calls. Each connects
+    /// when first used, and again whenever its connection broke.
     ///
     /// # Errors
     /// The address is not one.

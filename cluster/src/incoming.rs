@@ -6,12 +6,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -19,7 +16,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::transport::server::Connected;
 
+use crate::held::Held;
 use crate::preface::{Speaker, Unheard, hear};
+use crate::replay::Replay;
 use crate::stream::{Accept, Accepted};
 use crate::tls::{Shown, Strangers, Tls};
 
@@ -34,8 +33,12 @@ const MAX_SILENT: usize = 256;
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection that counts against the limit until it is dropped.
-pub struct Connection {
-    speaker: Speaker,
+pub type Connection = Held<Replay, Seat>;
+
+/// Its place, and who has it.
+#[derive(Debug)]
+pub struct Seat {
+    peer: PeerInfo,
     _place: OwnedSemaphorePermit,
 }
 
@@ -123,7 +126,8 @@ async fn accept(
                     }
                     continue;
                 };
-                let connection = Connection { speaker, _place: place };
+                let Speaker { stream, peer } = speaker;
+                let connection = Held::new(stream, Seat { peer, _place: place });
                 // The server has ended if nobody receives: the connection is closed.
                 let _ = accepted.send(Ok(connection)).await;
             }
@@ -227,46 +231,6 @@ impl Connected for Connection {
     type ConnectInfo = PeerInfo;
 
     fn connect_info(&self) -> PeerInfo {
-        self.speaker.peer.clone()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.speaker.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.speaker.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.speaker.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.speaker.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.speaker.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.speaker.stream.is_write_vectored()
+        self.held().peer.clone()
     }
 }

@@ -13,7 +13,7 @@ use crate::stream::{BoxStream, ByteStream};
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Gives the seen bytes again, then what follows.
-pub(crate) struct Replay {
+pub struct Replay {
     again: Vec<u8>,
     at: usize,
     stream: BoxStream,

@@ -10,7 +10,6 @@ mod links;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -28,7 +27,7 @@ pub use frames::framed_messages;
 pub use links::Links;
 
 /// A peer's connection, open or not.
-pub struct Link {
+pub(crate) struct Link {
     dialer: Dialer,
     address: String,
     scheme: Scheme,
@@ -46,14 +45,6 @@ struct Open {
     requests: SendRequest<Bytes>,
     /// Which one of this link it is.
     number: u64,
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Link {
@@ -83,7 +74,7 @@ impl Link {
     ///
     /// # Errors
     /// As the peer says; with a source if it is the connection that failed.
-    pub async fn call<Out: Message, In: Message + Default>(
+    pub(crate) async fn call<Out: Message, In: Message + Default>(
         &self,
         path: &'static str,
         headers: HeaderMap,

@@ -45,7 +45,10 @@ fn linked() -> (Link, mpsc::UnboundedReceiver<DuplexStream>) {
             Ok(stream)
         }
     });
-    (dialer.link("127.0.0.1:1").expect("an address"), connections)
+    (
+        Link::new(dialer, "127.0.0.1:1").expect("an address"),
+        connections,
+    )
 }
 
 async fn call(link: &Link) -> Result<Started, Status> {
@@ -313,7 +316,7 @@ async fn calls_that_wait_for_a_connection_share_it_or_its_failure() {
         counted.fetch_add(1, Ordering::Relaxed);
         std::future::pending()
     });
-    let link = dialer.link("127.0.0.1:1").expect("an address");
+    let link = Link::new(dialer, "127.0.0.1:1").expect("an address");
     let since = Instant::now();
     for call in soon("failures", join_all((0..50).map(|_| call(&link)))).await {
         let error = call.expect_err("nobody is there");

@@ -1,16 +1,12 @@
 //! One listener, a door for each lane: connections are accepted in one place and go to the lane that has the fewest,
 //! which makes them its own. It must not know what is said on them.
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_cluster::{Accept, Accepted, Accepting};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use baton_cluster::{Accept, Accepted, Accepting, Held};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -147,61 +143,11 @@ impl Accept for LaneDoor {
                 return std::future::pending().await;
             };
             let stream = TcpStream::from_std(passed.stream)?;
-            let open = passed.open;
             Ok(Accepted {
-                stream: Box::new(Counted {
-                    stream,
-                    _open: open,
-                }),
+                stream: Box::new(Held::new(stream, passed.open)),
                 address: Some(passed.address),
             })
         })
-    }
-}
-
-/// A connection that counts.
-struct Counted {
-    stream: TcpStream,
-    _open: Open,
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 
