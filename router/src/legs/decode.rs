@@ -76,11 +76,7 @@ impl DecodeLeg {
             local_prefill,
         };
         let start = start.into();
-        LegFailure::unless_it_fits(&start, &slot)?;
-        let worker = Arc::clone(slot.worker());
-        let opening = worker.links.call(DECODE, request.headers(), &start);
-        let mut silence = Silence::new(request.progress_timeout);
-        let call = silence.opened(&mut slot, request, opening).await?;
+        let (call, silence) = Silence::open(&mut slot, request, DECODE, &start).await?;
         Ok(Self {
             slot,
             request: Arc::clone(request),

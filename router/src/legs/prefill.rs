@@ -35,11 +35,7 @@ impl PrefillLeg {
     ) -> Result<Self, LegFailure> {
         let spec = Box::new(request.spec(slot.worker(), attempt));
         let start = PrefillCommand::Start { spec, hand_off }.into();
-        LegFailure::unless_it_fits(&start, &slot)?;
-        let worker = Arc::clone(slot.worker());
-        let opening = worker.links.call(PREFILL, request.headers(), &start);
-        let mut silence = Silence::new(request.progress_timeout);
-        let call = silence.opened(&mut slot, request, opening).await?;
+        let (call, silence) = Silence::open(&mut slot, request, PREFILL, &start).await?;
         Ok(Self {
             slot,
             request: Arc::clone(request),

@@ -5,13 +5,13 @@
 //! not know what is said.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::Call;
 use baton_proto::ConvertError;
 use prost::Message;
 use tokio::time::Instant;
-use tonic::Status;
 
 use super::{LegFailure, LegRequest};
 use crate::lanes::soon;
@@ -34,25 +34,32 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Begins now.
-    pub(super) fn new(least: Duration) -> Self {
+    fn new(least: Duration) -> Self {
         Self {
             heard_at: Instant::now(),
             least,
         }
     }
 
-    /// A leg that its worker takes up, which workers do at once: until then it says nothing either. It has at
-    /// most the request's [`LegRequest::open_until`].
-    pub(super) async fn opened<C>(
-        &mut self,
+    /// Opens a leg with what begins it, and begins to listen. Workers take legs up at once: until then one says
+    /// nothing either. It has at most the request's [`LegRequest::open_until`].
+    pub(super) async fn open<C, M>(
         slot: &mut Slot,
         request: &LegRequest,
-        opening: impl Future<Output = Result<C, Status>>,
-    ) -> Result<C, LegFailure> {
+        path: &'static str,
+        start: &C,
+    ) -> Result<(Call<C, M>, Self), LegFailure>
+    where
+        C: Message,
+        M: Message + Default,
+    {
+        LegFailure::unless_it_fits(start, slot)?;
+        let worker = Arc::clone(slot.worker());
+        let opening = worker.links.call(path, request.headers(), start);
+        let mut silence = Self::new(request.progress_timeout);
         let until = request.open_until();
-        let opened = tokio::time::timeout_at(until, self.broken(slot.worker(), opening)).await;
-        match opened {
-            Ok(Ok(Ok(call))) => Ok(call),
+        match tokio::time::timeout_at(until, silence.broken(&worker, opening)).await {
+            Ok(Ok(Ok(call))) => Ok((call, silence)),
             Ok(Ok(Err(status))) => Err(LegFailure::from_status(slot, &status, request)),
             Ok(Err(_)) | Err(_) => {
                 let reason = "it did not accept the leg in time";
