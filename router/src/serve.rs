@@ -32,7 +32,7 @@ use crate::gate::Gate;
 use crate::guard::{For, Guard};
 use crate::http::{HttpServer, routes};
 use crate::keys::ApiKeys;
-use crate::lanes::{Lanes, Load};
+use crate::lanes::{LaneDoor, Lanes};
 use crate::metrics::{self, Timings};
 use crate::model::ServedModel;
 use crate::operations::Operations;
@@ -65,14 +65,7 @@ pub struct Router {
 struct Entrance {
     runtime: Handle,
     grpc: Box<dyn Accept>,
-    http: Option<WebEntrance>,
-}
-
-struct WebEntrance {
-    door: Box<dyn Accept>,
-    load: Arc<Load>,
-    /// Connections that it may have.
-    limit: usize,
+    http: Option<LaneDoor>,
 }
 
 impl Router {
@@ -197,11 +190,7 @@ impl Router {
         let entrances = entrances.map(|(door, runtime)| Entrance {
             runtime: runtime.clone(),
             grpc: Box::new(door),
-            http: web.next().map(|door| WebEntrance {
-                load: Arc::clone(&door.load),
-                limit: door.limit,
-                door: Box::new(door),
-            }),
+            http: web.next(),
         });
         self.serve_at(entrances.collect(), shutdown).await
     }
@@ -242,13 +231,10 @@ impl Router {
                     .await
             };
             serving.spawn_on(serve, &runtime);
-            if let Some(WebEntrance { door, load, limit }) = http {
-                let server = HttpServer {
-                    max_connections: limit,
-                    load,
-                    ..server.clone()
-                };
-                web.spawn_on(server.serve(door, stopping.clone()), &runtime);
+            if let Some(door) = http {
+                let (limit, load) = (door.limit, Arc::clone(&door.load));
+                let serve = server.clone().serve(door, limit, load, stopping.clone());
+                web.spawn_on(serve, &runtime);
             }
         }
         let ready = keep_health(reporter.clone(), Arc::clone(&self.shared));
@@ -282,8 +268,6 @@ impl Router {
             counters: Arc::clone(&self.shared.counters),
             answers: self.shared.answers.clone(),
             tls: self.guard.tls.clone(),
-            max_connections: self.shared.config.max_connections,
-            load: Arc::default(),
             head_timeout: HEAD_TIMEOUT,
             write_deadline: self.shared.config.write_deadline,
         }

@@ -84,16 +84,11 @@ impl Pieces {
     /// # Errors
     /// There is too much to be kept.
     pub(super) fn take(&mut self, prompt: usize, event: Event) -> Result<Option<Piece>, HttpError> {
-        if let Event::Prompt(told) = event {
-            self.prompt(prompt, told)?;
-            return Ok(None);
-        }
-        Ok(self.told(prompt, event))
-    }
-
-    fn told(&mut self, prompt: usize, event: Event) -> Option<Piece> {
-        match event {
-            Event::Prompt(_) => None,
+        Ok(match event {
+            Event::Prompt(told) => {
+                self.prompt(prompt, told)?;
+                None
+            }
             Event::Token(told) => self.token(prompt, told),
             Event::Finished(told) => Some(Piece {
                 index: self.index(prompt, told.choice),
@@ -104,11 +99,17 @@ impl Pieces {
                 ..Piece::default()
             }),
             Event::Done(told) => {
-                let usage = told.usage.unwrap_or_default();
-                self.cached_tokens += usage.cached_tokens;
-                *self.receipts.get_mut(prompt)? = Some(told.receipt.unwrap_or_default().into());
+                self.done(prompt, told);
                 None
             }
+        })
+    }
+
+    fn done(&mut self, prompt: usize, told: v1::DoneEvent) {
+        let usage = told.usage.unwrap_or_default();
+        self.cached_tokens += usage.cached_tokens;
+        if let Some(receipt) = self.receipts.get_mut(prompt) {
+            *receipt = Some(told.receipt.unwrap_or_default().into());
         }
     }
 

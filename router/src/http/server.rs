@@ -39,9 +39,6 @@ pub(crate) struct HttpServer {
     pub(crate) counters: Arc<Counters>,
     pub(crate) answers: Answers,
     pub(crate) tls: Option<Tls>,
-    pub(crate) max_connections: usize,
-    /// Where it says which of them are in use.
-    pub(crate) load: Arc<Load>,
     /// Time for a request's head to arrive, from the connection's beginning or the end of the last request.
     pub(crate) head_timeout: Duration,
     /// A request whose client takes nothing for this long is given up, and its connection after twice that.
@@ -49,9 +46,16 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves until `stop`, then lets what is being said be finished; the caller bounds that time.
-    pub(crate) async fn serve(self, mut listener: impl Accept, stop: watch::Receiver<bool>) {
-        let mut connections = Connections::new(self.max_connections, Arc::clone(&self.load));
+    /// Serves at most so many connections, and says in `load` which of them are in use, until `stop`; then lets what
+    /// is being said be finished. The caller bounds that time.
+    pub(crate) async fn serve(
+        self,
+        mut listener: impl Accept,
+        limit: usize,
+        load: Arc<Load>,
+        stop: watch::Receiver<bool>,
+    ) {
+        let mut connections = Connections::new(limit, load);
         let mut stopping = stop.clone();
         loop {
             tokio::select! {
@@ -60,7 +64,6 @@ impl HttpServer {
                     Ok(accepted) => {
                         let serve = |busy| self.connection(accepted, busy, stop.clone());
                         if !connections.add(serve) {
-                            let limit = self.max_connections;
                             tracing::debug!(limit, "an HTTP connection is refused: all are busy");
                         }
                     }
@@ -177,14 +180,12 @@ mod tests {
             counters: Arc::default(),
             answers: Answers::new(),
             tls: None,
-            max_connections: 10,
-            load: Arc::default(),
             head_timeout,
             write_deadline: Duration::from_secs(10),
         };
         let (open, door) = mpsc::channel(1);
         let (_stop, stopping) = watch::channel(false);
-        let serving = tokio::spawn(server.serve(Door(door), stopping));
+        let serving = tokio::spawn(server.serve(Door(door), 10, Arc::default(), stopping));
         // Says nothing, half a head, or a whole one and then nothing more.
         for (said, answered) in [
             ("", false),
