@@ -5,7 +5,7 @@ use baton_proto::v1::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{DrainArgs, Format, StatusArgs};
+use crate::args::{DrainArgs, StatusArgs};
 use crate::exit::Failure;
 use crate::{client, output};
 
@@ -17,10 +17,11 @@ pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
         .await
         .map_err(|status| Failure::from_status(&status))?
         .into_inner();
-    output::result(&match args.format.unwrap_or(Format::Text) {
-        Format::Json => format!("{}\n", status_json(&response)),
-        Format::Text => status_text(&response),
-    })
+    output::in_format(
+        args.format,
+        || status_json(&response),
+        || status_text(&response),
+    )
 }
 
 /// Asks a worker to finish what runs.

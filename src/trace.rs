@@ -2,7 +2,7 @@
 
 use baton_proto::v1::{DoneEvent, GetRequestRequest};
 
-use crate::args::{AskingSecurityArgs, Format, TraceArgs};
+use crate::args::{AskingSecurityArgs, TraceArgs};
 use crate::exit::Failure;
 use crate::timeline::{Canvas, Timeline};
 use crate::{client, output};
@@ -17,10 +17,8 @@ pub(crate) async fn run(args: TraceArgs) -> Result<(), Failure> {
     let timeline = remembered(args.connect.as_deref(), &args.security, request)
         .await?
         .map_err(|status| Failure::from_status(&status))?;
-    output::result(&match args.format.unwrap_or(Format::Text) {
-        Format::Json => format!("{}\n", timeline.json()),
-        Format::Text => Canvas::of(&std::io::stdout()).draw(&timeline),
-    })
+    let drawn = || Canvas::of(&std::io::stdout()).draw(&timeline);
+    output::in_format(args.format, || timeline.json(), drawn)
 }
 
 /// The timeline of a request that has just ended: as the router remembers it, else by its receipt.

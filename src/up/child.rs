@@ -223,15 +223,14 @@ impl Why {
             Self::NotReady => {
                 Failure::failed(format!("{name} was not ready within {START_LIMIT:?}"))
             }
-            // The child itself has told what is wrong, with a flag or else.
-            Self::Exited(status) if status.code() == Some(USAGE) => {
-                Failure::usage(format!("{name} did not start: {}", describe(*status))).told()
-            }
-            Self::Exited(status) if status.code() == Some(FAILED) => {
-                Failure::failed(format!("{name} did not start: {}", describe(*status))).told()
-            }
             Self::Exited(status) => {
-                Failure::failed(format!("{name} did not start: {}", describe(*status)))
+                let message = format!("{name} did not start: {}", describe(*status));
+                match status.code() {
+                    // The child itself has told what is wrong, with a flag or else.
+                    Some(USAGE) => Failure::usage(message).told(),
+                    Some(FAILED) => Failure::failed(message).told(),
+                    _ => Failure::failed(message),
+                }
             }
             Self::Lost(error) => Failure::failed(format!("{name} did not start: {error}")),
         }

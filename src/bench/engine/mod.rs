@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use baton_model_file::{FileError, ModelFile};
 
-use crate::args::{BenchEngineArgs, Format};
+use crate::args::BenchEngineArgs;
 use crate::bench::plot;
 use crate::exit::Failure;
 use crate::{output, progress};
@@ -44,10 +44,11 @@ pub(crate) fn run(args: &BenchEngineArgs) -> Result<(), Failure> {
     if let Some(path) = &args.plot {
         chart::chart(&figures).write(path)?;
     }
-    output::result(&match plan.format {
-        Format::Json => format!("{}\n", report::json(&figures)),
-        Format::Text => report::text(&figures),
-    })
+    output::in_format(
+        Some(plan.format),
+        || report::json(&figures),
+        || report::text(&figures),
+    )
 }
 
 /// Loads the model and runs every kind of work once, unmeasured; what is resident then is the footprint.

@@ -8,7 +8,7 @@ mod load;
 mod plan;
 mod report;
 
-use crate::args::{BenchServeArgs, Format};
+use crate::args::BenchServeArgs;
 use crate::bench::plot;
 use crate::exit::Failure;
 use crate::output;
@@ -45,10 +45,7 @@ pub(crate) async fn run(args: BenchServeArgs) -> Result<(), Failure> {
         let report = Report::new(&samples, &plan);
         (report.json(), report.text())
     };
-    output::result(&match args.format.unwrap_or(Format::Text) {
-        Format::Json => format!("{json}\n"),
-        Format::Text => text,
-    })?;
+    output::in_format(args.format, || json, || text)?;
     if runs
         .iter()
         .flat_map(|(_, samples)| samples)
