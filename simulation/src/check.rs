@@ -12,7 +12,7 @@ use tonic::Code;
 use crate::client::{Ending, Outcome};
 use crate::etcd::process::{ETCD, Etcd};
 use crate::faults::Disturbances;
-use crate::fleet::{Fleet, ROUTER, address, keys, machine, name};
+use crate::fleet::{Fleet, ROUTER, address, key, machine, name};
 use crate::scenario::{Ask, Scenario};
 
 /// After this long without faults and requests, nobody may hold anything any more, and everybody is used
@@ -151,21 +151,13 @@ async fn router_holds(
 
 /// In words: what etcd keeps beside one key for each of these incarnations, under a lease.
 fn etcd_holds(etcd: &Etcd, workers: &[v1::WorkerStatus]) -> Option<String> {
-    let of = |info: &v1::WorkerInfo| {
-        let role = match info.role() {
-            v1::WorkerRole::Prefill => "prefill",
-            _ => "decode",
-        };
-        let (id, incarnation) = (&info.worker_id, info.incarnation);
-        format!("{}{role}/{id}/{incarnation:016x}", keys())
-    };
     let infos = workers.iter().filter_map(|worker| worker.info.as_ref());
-    let wanted: BTreeSet<_> = infos.map(of).collect();
-    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-    let found: BTreeSet<_> = etcd.with(|store| {
-        let leased = store.entries().filter(|(_, _, lease)| *lease != 0);
-        leased.map(|(key, _, _)| text(key)).collect()
-    });
+    let wanted: BTreeSet<_> = infos.map(key).collect();
+    let leased = etcd.with(|store| store.leased());
+    let found = leased
+        .iter()
+        .map(|(key, _)| String::from_utf8_lossy(key).into_owned());
+    let found: BTreeSet<_> = found.collect();
     (found != wanted).then(|| format!("etcd: {found:?} instead of {wanted:?}"))
 }
 

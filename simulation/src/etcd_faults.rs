@@ -8,7 +8,7 @@ use prost::Message as _;
 use crate::etcd::process::{ETCD, Etcd};
 use crate::etcd::store::Store;
 use crate::faults::Disturbances;
-use crate::fleet::{Fleet, keys};
+use crate::fleet::{Fleet, key, keys};
 use crate::scenario::EtcdFault;
 
 /// Entries that are none: more than are read at a time.
@@ -54,28 +54,18 @@ pub async fn carry_out(fleet: &Fleet, disturbed: &Disturbances, fault: EtcdFault
         EtcdFault::Compact => etcd.with(Store::compact),
         EtcdFault::Junk => junk(etcd),
         EtcdFault::Spoil => {
-            for (key, _) in workers(etcd) {
+            for (key, _) in etcd.with(|store| store.leased()) {
                 etcd.with(|store| store.put(key, b"spoiled".to_vec()));
             }
         }
         EtcdFault::Delete => {
-            for (key, _) in workers(etcd) {
+            for (key, _) in etcd.with(|store| store.leased()) {
                 etcd.with(|store| store.remove(&key));
             }
         }
         EtcdFault::Ghosts => ghosts(etcd),
     }
     disturbed.end(which);
-}
-
-/// Entries under a lease.
-fn workers(etcd: &Etcd) -> Vec<(Vec<u8>, Vec<u8>)> {
-    etcd.with(|store| {
-        let leased = store.entries().filter(|(_, _, lease)| *lease != 0);
-        leased
-            .map(|(key, value, _)| (key.to_vec(), value.to_vec()))
-            .collect()
-    })
 }
 
 /// Keys that name nobody, and values that say nothing.
@@ -94,7 +84,7 @@ fn junk(etcd: &Etcd) {
 
 /// For each worker another start of it, at its address.
 fn ghosts(etcd: &Etcd) {
-    for (_, value) in workers(etcd) {
+    for (_, value) in etcd.with(|store| store.leased()) {
         let Ok(mut record) = v1::WorkerRecord::decode(&*value) else {
             continue;
         };
@@ -102,16 +92,7 @@ fn ghosts(etcd: &Etcd) {
             continue;
         };
         info.incarnation ^= 1;
-        let role = match info.role() {
-            v1::WorkerRole::Prefill => "prefill",
-            _ => "decode",
-        };
-        let key = format!(
-            "{}{role}/{}/{:016x}",
-            keys(),
-            info.worker_id,
-            info.incarnation
-        );
+        let key = key(info);
         let value = record.encode_to_vec();
         etcd.with(|store| store.put(key.into_bytes(), value));
     }

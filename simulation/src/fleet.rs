@@ -13,6 +13,7 @@ use baton_decode_worker::DecodeWorker;
 use baton_kv_transfer::TransportChoice;
 use baton_prefill_worker::PrefillWorker;
 use baton_proto::ids::WorkerId;
+use baton_proto::v1;
 use baton_router::{Router, RouterConfig};
 use baton_worker::{
     BoundWorker, Equipment, KvRegion, Membership as Known, PoolSize, Role, Source, Stage,
@@ -344,6 +345,16 @@ fn etcd_options() -> Result<EtcdOptions, String> {
 /// What the keys of all workers in etcd begin with.
 pub fn keys() -> String {
     format!("{PREFIX}/workers/")
+}
+
+/// A worker's key in etcd.
+pub fn key(info: &v1::WorkerInfo) -> String {
+    let role = match info.role() {
+        v1::WorkerRole::Prefill => "prefill",
+        _ => "decode",
+    };
+    let (id, incarnation) = (&info.worker_id, info.incarnation);
+    format!("{}{role}/{id}/{incarnation:016x}", keys())
 }
 
 /// A worker's machine.

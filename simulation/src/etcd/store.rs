@@ -60,10 +60,12 @@ impl Store {
         ResponseHeader { revision }
     }
 
-    /// All keys there are, each with its value and its lease (0: none).
-    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8], i64)> {
-        let entries = self.keys.values();
-        entries.map(|entry| (&*entry.key, &*entry.value, entry.lease))
+    /// All keys under a lease, each with its value.
+    pub fn leased(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let leased = self.keys.values().filter(|entry| entry.lease != 0);
+        leased
+            .map(|entry| (entry.key.clone(), entry.value.clone()))
+            .collect()
     }
 
     /// Puts a key without a lease.
