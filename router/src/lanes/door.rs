@@ -82,6 +82,7 @@ pub(super) fn doors(
 }
 
 async fn spread(listener: TcpListener, ways: Vec<Way>) {
+    let mut last = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -92,7 +93,10 @@ async fn spread(listener: TcpListener, ways: Vec<Way>) {
             Ok((stream.into_std()?, address))
         });
         match passed {
-            Ok((stream, address)) => pass(stream, address, &ways).await,
+            Ok((stream, address)) => {
+                last = choose(&ways, last);
+                pass(stream, address, &ways[last]).await;
+            }
             // Out of file descriptors, or the peer is gone already: the listener lives on.
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -108,10 +112,14 @@ async fn closed(ways: &[Way]) {
     }
 }
 
-async fn pass(stream: std::net::TcpStream, address: SocketAddr, ways: &[Way]) {
-    let Some(way) = ways.iter().min_by_key(|way| way.key()) else {
-        return;
-    };
+/// The way of the next connection, after the one that took this way: the least by [`Way::key`]. Of equal ones the
+/// last: who connects again, before its old connection's end is noticed, finds the memory that it used there.
+fn choose(ways: &[Way], last: usize) -> usize {
+    let least = (0..ways.len()).min_by_key(|&at| (ways[at].key(), at != last));
+    least.unwrap_or(last)
+}
+
+async fn pass(stream: std::net::TcpStream, address: SocketAddr, way: &Way) {
     way.load.open.fetch_add(1, Ordering::Relaxed);
     let open = Open(Arc::clone(&way.load));
     let passed = Passed {
@@ -211,5 +219,8 @@ mod tests {
         };
         assert!(way(1, 1).key() < way(2, 0).key(), "room first");
         assert!(way(2, 0).key() < way(3, 2).key());
+        let ways = [way(1, 0), way(1, 0), way(0, 0)];
+        assert_eq!(choose(&ways, 1), 2);
+        assert_eq!([0, 1].map(|last| choose(&ways[..2], last)), [0, 1]);
     }
 }
